@@ -34,7 +34,7 @@ async def test_an_agent_without_budget_gets_no_task(scene: Scene) -> None:
     handle, job = await scene.begin(type="paid for")
     assert job.type == "paid for"  # and nothing was before it
     await scene.worker.finish(job, text="done")
-    assert (await scene.caller.story(handle))[-1]["text"] == "done"
+    assert (await scene.caller.history(handle))[-1]["text"] == "done"
 
 
 @pytest.mark.parametrize("pair", [("agentmsg", name) for name in PLAYERS], ids=PLAYERS)
@@ -51,7 +51,7 @@ async def test_a_budget_is_set_aside_and_given_back(scene: Scene) -> None:
     await scene.worker.finish(job, text="done")
     assert (await scene.worker.take()).type == "next"
     assert (await scene.stage.account(scene.worker.id))["allocated"] == 0.5
-    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "completed"
 
 
 @pytest.mark.parametrize("pair", [("agentmsg", name) for name in PLAYERS if name != "agentmsg"], ids="-to-".join)
@@ -77,7 +77,7 @@ async def test_what_was_used_counts_against_the_next_of_any_protocol(scene: Scen
     await scene.stage.allot(scene.worker.id, 1)
     handle, job = await scene.begin()
     await scene.worker.finish(job, text="done", usage={"cost_usd": 1.25, "tokens_used": 10})
-    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "completed"
     account = await scene.stage.account(scene.worker.id)
     assert (account["consumed"], account["allocated"]) == (1.25, 0)
     with pytest.raises(AssertionError, match="0 remain"):
@@ -91,7 +91,7 @@ async def test_the_caller_learns_what_failed_work_used(scene: Scene) -> None:
     used = {"duration_seconds": 4, "cpu_time_ms": 6}
     handle, job = await scene.begin()
     await scene.worker.fail(job, "it broke", usage=used)
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], end.get("usage")) == ("failed", used)
 
 
@@ -100,6 +100,6 @@ async def test_what_failed_work_used_counts_once(scene: Scene) -> None:
     await scene.stage.allot(scene.worker.id, 5)
     handle, job = await scene.begin()
     await scene.worker.fail(job, "it broke", usage={"cost_usd": 1.25})
-    assert (await scene.caller.story(handle))[-1]["final"] == "failed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "failed"
     account = await scene.stage.account(scene.worker.id)
     assert (account["consumed"], account["allocated"]) == (1.25, 0)

@@ -44,7 +44,7 @@ async def test_what_an_agent_answers_reaches_every_caller(scene: Scene) -> None:
         await scene.worker.err(job, code, WORDS, {"pier": 3})
         for _ in range(ATTEMPTS - 1 if again else 0):
             await scene.worker.err(await scene.worker.take(), code, WORDS, {"pier": 3})
-        end = (await scene.caller.story(handle))[-1]
+        end = (await scene.caller.history(handle))[-1]
         assert end["final"] == "failed", code
         assert end["error"] == WORDS, code  # no advice beside it: the hub's is for those whom the hub itself refuses
         assert end.get("code", code) == code
@@ -82,10 +82,10 @@ async def test_an_a2acp_caller_gets_the_outcome_as_a_code(scene: Scene) -> None:
 
     handle, job = await scene.begin()
     await worker.fail(job, WORDS)
-    end = (await caller.story(handle))[-1]
+    end = (await caller.history(handle))[-1]
     assert (end["final"], end["code"]) == ("failed", "INTERNAL_ERROR")
     assert WORDS in end["error"].lower()
 
     handle, _ = await scene.begin(type="hurry")
-    end = (await caller.story(handle))[-1]
+    end = (await caller.history(handle))[-1]
     assert (end["final"], end["code"]) == ("failed", "TIMEOUT")

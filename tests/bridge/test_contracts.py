@@ -40,7 +40,7 @@ async def test_what_fits_the_terms_goes_both_ways(scene: Scene) -> None:
     handle, job = await scene.begin(type="measure", input={"pier": 3})
     assert (job.type, job.input) == ("measure", {"pier": 3})
     await scene.worker.finish(job, result={"height": 4.5})
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], end["result"]) == ("completed", {"height": 4.5})
 
 
@@ -62,11 +62,11 @@ async def test_a_result_that_breaks_the_schema_is_refused_and_not_delivered(scen
     await measurer(scene)
     handle, job = await scene.begin(type="measure", input={"pier": 3})
     await scene.worker.finish(job, result={"height": WRONG})
-    story = await scene.caller.story(handle)
-    end = story[-1]
+    history = await scene.caller.history(handle)
+    end = history[-1]
     assert (end["final"], end.get("code", "CONTRACT_VIOLATION")) == ("failed", "CONTRACT_VIOLATION")
     assert "output schema" in end["error"]
-    assert WRONG not in str(story)
+    assert WRONG not in str(history)
     task = await scene.stage.task(handle.task_id)
     assert (task["status"], task["error"]["kind"], task["result"]) == ("failed", "contract", None)
 
@@ -74,7 +74,7 @@ async def test_a_result_that_breaks_the_schema_is_refused_and_not_delivered(scen
     if scene.names[1] != "coven":  # a coven agent is not told what becomes of its words
         assert any("output schema" in words for words in scene.worker.refused)
     await scene.worker.finish(job, result={"height": 4.5})
-    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "completed"
 
 
 @of_a2acp
@@ -102,7 +102,7 @@ async def test_an_agent_without_offers_takes_any_intent_unless_its_protocol_has_
     handle, job = await scene.begin(type="paint", input={"colours": [None, {"deep": "red"}]})
     assert job.input == {"colours": [None, {"deep": "red"}]}
     await scene.worker.finish(job, result={"painted": ["twice"]})
-    assert (await caller.story(handle))[-1]["result"] == {"painted": ["twice"]}
+    assert (await caller.history(handle))[-1]["result"] == {"painted": ["twice"]}
 
 
 @pytest.mark.parametrize("pair", [("a2acp", "chiffon"), ("a2acp", "coven"), ("forge", "coven")], ids="-to-".join)
@@ -111,12 +111,12 @@ async def test_text_that_is_json_keeps_a_schema_too(scene: Scene) -> None:
     await measurer(scene)
     handle, job = await scene.begin(type="measure", input={"pier": 3})
     await scene.worker.finish(job, text='{"height": 4.5}')
-    assert (await scene.caller.story(handle))[-1]["result"] == {"height": 4.5}
+    assert (await scene.caller.history(handle))[-1]["result"] == {"height": 4.5}
     assert (await scene.stage.task(handle.task_id))["result"] == {"height": 4.5}
 
     handle, job = await scene.begin(type="measure", input={"pier": 3})
     await scene.worker.finish(job, text='{"height": "four and a half"}')
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], end.get("code", "CONTRACT_VIOLATION")) == ("failed", "CONTRACT_VIOLATION")
 
 
@@ -141,7 +141,7 @@ async def test_a_contract_that_is_over_lets_nothing_pass_but_answers(scene: Scen
         await caller.submit(Order(to=worker.id, type="measure", input={"pier": 4}))
     assert refused.value.code == "CONTRACT_VIOLATION"
     await worker.finish(job, result={"height": 4.5})
-    assert (await caller.story(handle))[-1]["result"] == {"height": 4.5}
+    assert (await caller.history(handle))[-1]["result"] == {"height": 4.5}
 
 
 @pytest.mark.parametrize("pair", [(one, two) for one, two in PAIRS if "a2acp" not in (one, two)], ids="-to-".join)

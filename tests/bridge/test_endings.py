@@ -31,9 +31,9 @@ async def test_a_cancel_reaches_the_worker_and_the_children(scene: Scene) -> Non
     await scene.worker.until_cancelled(job)
     await other.until_cancelled(child)
 
-    story = await scene.caller.story(handle)
-    assert story[-1]["final"] == "cancelled"
-    assert "no longer wanted" in story[-1]["error"].lower()
+    history = await scene.caller.history(handle)
+    assert history[-1]["final"] == "cancelled"
+    assert "no longer wanted" in history[-1]["error"].lower()
     for id in (handle.task_id, made.json()["id"]):
         assert (await scene.stage.task(id))["status"] == "cancelled"
 
@@ -45,8 +45,8 @@ async def test_a_result_that_comes_after_the_cancel_changes_nothing(scene: Scene
     await scene.caller.cancel(handle, "no longer wanted")
     await scene.worker.finish(job, text="too late")
     await next_job_is_done(scene)
-    story = await scene.caller.story(handle)
-    assert heard(story, "final") == ["cancelled"]
+    history = await scene.caller.history(handle)
+    assert heard(history, "final") == ["cancelled"]
     task = await scene.stage.task(handle.task_id)
     assert (task["status"], task["output"]) == ("cancelled", "")
 
@@ -61,22 +61,22 @@ async def test_the_hub_ignores_a_worker_that_cannot_receive_a_cancel(scene: Scen
     await deaf.finish(job, text="too late")
     scene.worker = deaf
     await next_job_is_done(scene)
-    assert heard(await scene.caller.story(handle), "final") == ["cancelled"]
+    assert heard(await scene.caller.history(handle), "final") == ["cancelled"]
 
 
 async def next_job_is_done(scene: Scene) -> None:
     """The worker is as good as ever; and what it said before was heard before."""
     handle, job = await scene.begin(type="another")
     await scene.worker.finish(job, text="done")
-    assert (await scene.caller.story(handle))[-1]["text"] == "done"
+    assert (await scene.caller.history(handle))[-1]["text"] == "done"
 
 
 async def test_a_failure_reaches_the_caller_with_its_message_and_is_not_retried(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, WORDS)
-    story = await scene.caller.story(handle)
-    assert story[-1]["final"] == "failed"
-    assert WORDS in story[-1]["error"].lower()
+    history = await scene.caller.history(handle)
+    assert history[-1]["final"] == "failed"
+    assert WORDS in history[-1]["error"].lower()
     task = await scene.stage.task(handle.task_id)
     assert (task["status"], task["attempts"]) == ("failed", 1)
     assert WORDS in task["error"]["message"]
@@ -90,9 +90,9 @@ async def test_a_passing_failure_is_retried(scene: Scene) -> None:
     again = await scene.worker.take()
     assert (again.id, again.input, again.attempt) == (job.id, job.input, 2)
     await scene.worker.finish(again, text="now it went")
-    story = await scene.caller.story(handle)
-    assert heard(story, "final") == ["completed"]
-    assert story[-1]["text"] == "now it went"
+    history = await scene.caller.history(handle)
+    assert heard(history, "final") == ["completed"]
+    assert history[-1]["text"] == "now it went"
 
 
 @pytest.mark.parametrize("pair", [pair for pair in SOME if pair != BOTH_A2ACP], ids="-to-".join)
@@ -101,9 +101,9 @@ async def test_after_the_last_attempt_the_caller_hears_why(scene: Scene) -> None
     await scene.worker.fail(job, WORDS, retryable=True)
     for _ in range(ATTEMPTS - 1):
         await scene.worker.fail(await scene.worker.take(), WORDS, retryable=True)
-    story = await scene.caller.story(handle)
-    assert heard(story, "final") == ["failed"]
-    assert WORDS in story[-1]["error"].lower()
+    history = await scene.caller.history(handle)
+    assert heard(history, "final") == ["failed"]
+    assert WORDS in history[-1]["error"].lower()
     assert (await scene.stage.task(handle.task_id))["attempts"] == ATTEMPTS
 
 
@@ -111,7 +111,7 @@ async def test_after_the_last_attempt_the_caller_hears_why(scene: Scene) -> None
 async def test_under_a_contract_the_caller_decides_whether_to_try_again(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, WORDS, retryable=True)
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], end["code"], end["error"]) == ("failed", "RATE_LIMIT_EXCEEDED", WORDS)
     assert scene.worker.jobs.empty()
     await next_job_is_done(scene)
@@ -126,12 +126,12 @@ async def test_a_worker_that_dies_and_comes_back_does_the_work_and_its_result_co
     again = await scene.worker.take()
     assert (again.id, again.type, again.input, again.attempt) == (job.id, job.type, job.input, 2)
     await scene.worker.finish(again, text="done after all")
-    story = await scene.caller.story(handle)
-    assert heard(story, "final") == ["completed"]
-    assert story[-1]["text"] == "done after all"
+    history = await scene.caller.history(handle)
+    assert heard(history, "final") == ["completed"]
+    assert history[-1]["text"] == "done after all"
     assert (await scene.stage.task(handle.task_id))["attempts"] == 2
 
 
 async def until_running(scene: Scene, handle: Handle) -> None:
-    """The first piece of the story says that the hub has heard it."""
+    """The first piece of the history says that the hub has heard it."""
     assert await soon(scene.caller.piece(handle))

@@ -32,7 +32,7 @@ async def test_an_assignment_finds_an_agent_with_the_capabilities(scene: Scene, 
     handle = await scene.caller.submit(Order(to=to, needs=(skill,)))
     job = await able.take()
     await able.finish(job, text="done")
-    assert (await scene.caller.story(handle))[-1]["text"] == "done"
+    assert (await scene.caller.history(handle))[-1]["text"] == "done"
     assert (await scene.stage.task(handle.task_id))["agent"] == able.id
 
 
@@ -46,7 +46,7 @@ async def test_a_handoff_finds_an_agent_with_the_capabilities(scene: Scene) -> N
     assert taken.id == handle.task_id
     assert (await owner.answer(request))["payload"]["agent_id"] == able.id
     await able.finish(taken, text="done")
-    assert (await scene.caller.story(handle))[-1]["text"] == "done"
+    assert (await scene.caller.history(handle))[-1]["text"] == "done"
 
 
 async def test_a_request_for_help_finds_an_agent_with_that_capability(scene: Scene) -> None:

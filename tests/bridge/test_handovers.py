@@ -52,11 +52,11 @@ async def test_the_new_owner_knows_the_whole_task_and_the_caller_gets_the_outcom
 
     await scene.worker.say(taken, percent=60, message="going on")
     await scene.worker.finish(taken, result=RESULT, text="It stands.")
-    story = await scene.caller.story(handle)
-    assert heard(story, "message") == ["looked at it", "going on"]
-    assert heard(story, "final") == ["completed"]
+    history = await scene.caller.history(handle)
+    assert heard(history, "message") == ["looked at it", "going on"]
+    assert heard(history, "final") == ["completed"]
     expected = told_of(scene, RESULT, "It stands.")
-    assert {name: story[-1].get(name) for name in expected} == expected
+    assert {name: history[-1].get(name) for name in expected} == expected
     task = await scene.stage.task(handle.task_id)
     assert (task["agent"], task["protocol_in"], task["protocol_out"]) == (scene.worker.id, *scene.names)
 
@@ -72,8 +72,8 @@ async def test_the_former_owner_of_a_handed_over_task_cannot_change_it(scene: Sc
     assert len(owner.refused) == 1
     owner.refused.clear()
     await scene.worker.finish(taken, text="It stands.")
-    story = await scene.caller.story(handle)
-    assert (heard(story, "final"), story[-1]["text"]) == (["completed"], "It stands.")
+    history = await scene.caller.history(handle)
+    assert (heard(history, "final"), history[-1]["text"]) == (["completed"], "It stands.")
 
 
 async def test_a_cancel_reaches_the_tasks_present_owner(scene: Scene) -> None:
@@ -82,14 +82,14 @@ async def test_a_cancel_reaches_the_tasks_present_owner(scene: Scene) -> None:
     taken = await scene.worker.take_over()
     await scene.caller.cancel(handle, "no longer wanted")
     await scene.worker.until_cancelled(taken)
-    assert (await scene.caller.story(handle))[-1]["final"] == "cancelled"
+    assert (await scene.caller.history(handle))[-1]["final"] == "cancelled"
 
 
 async def test_a_failure_after_it_was_handed_over_reaches_the_caller(scene: Scene) -> None:
     owner, handle, job = await begun(scene)
     await owner.hand_over(job, scene.worker.id, KNOWN)
     await scene.worker.fail(await scene.worker.take_over(), "the third pier is missing")
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert end["final"] == "failed"
     assert "the third pier is missing" in end["error"].lower()
 
@@ -104,7 +104,7 @@ async def test_a_passing_failure_is_retried_by_the_tasks_present_owner(scene: Sc
     assert again.handover is not None
     assert again.handover["metadata"] == KNOWN
     await scene.worker.finish(again, text="now it went")
-    assert (await scene.caller.story(handle))[-1]["text"] == "now it went"
+    assert (await scene.caller.history(handle))[-1]["text"] == "now it went"
 
 
 async def first_of(mine: Worker, other: Worker) -> Job:
@@ -131,7 +131,7 @@ async def test_it_goes_through_several_hands(scene: Scene) -> None:
     assert taken.handover["from"] == second.id
     assert taken.handover["metadata"]["second"] == "measured them"
     await scene.worker.finish(taken, text="done")
-    assert (await scene.caller.story(handle))[-1]["text"] == "done"
+    assert (await scene.caller.history(handle))[-1]["text"] == "done"
 
 
 @pytest.mark.parametrize("pair", WITHOUT_LETTERS, ids="-to-".join)
@@ -142,7 +142,7 @@ async def test_without_a_candidate_the_owner_keeps_the_task(scene: Scene) -> Non
     answer = (await owner.answer(await owner.hand_over(job, away, KNOWN, "LOAD_BALANCING")))["payload"]
     assert (answer["accepted"], "stays yours" in answer["error"]) == (False, True)
     await owner.finish(job, text="did it myself")
-    assert (await scene.caller.story(handle))[-1]["text"] == "did it myself"
+    assert (await scene.caller.history(handle))[-1]["text"] == "did it myself"
 
 
 @pytest.mark.parametrize("pair", WITHOUT_LETTERS, ids="-to-".join)
@@ -152,7 +152,7 @@ async def test_without_an_agent_an_escalated_task_is_done_by_a_person(scene: Sce
     answer = (await owner.answer(await owner.hand_over(job, away, KNOWN, "ESCALATION")))["payload"]
     assert (answer["accepted"], answer["agent_id"]) == (True, "person")
     assert await scene.stage.answer((await scene.question(handle))["id"], RESULT) == 200
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], end["result"]) == ("completed", RESULT)
 
 
@@ -165,7 +165,7 @@ async def test_a_declined_handoff_leaves_the_task_with_its_owner(scene: Scene) -
     answer = (await owner.answer(request))["payload"]
     assert (answer["accepted"], answer["error"]) == (False, "busy with a pier")
     await owner.finish(job, text="did it myself")
-    assert (await scene.caller.story(handle))[-1]["text"] == "did it myself"
+    assert (await scene.caller.history(handle))[-1]["text"] == "did it myself"
     assert scene.worker.jobs.empty()
 
 

@@ -28,7 +28,7 @@ async def finished(scene: Scene, asker: AgentmsgWorker, handle: Handle, job: Job
     task = await scene.stage.task(handle.task_id)
     assert (task["status"], task["waiting"], task["agent"]) == ("running", None, asker.id)
     await asker.finish(job, text="started there")
-    assert (await scene.caller.story(handle))[-1]["text"] == "started there"
+    assert (await scene.caller.history(handle))[-1]["text"] == "started there"
 
 
 async def test_an_agent_of_any_protocol_helps_and_the_work_goes_on(scene: Scene) -> None:

@@ -34,11 +34,11 @@ async def test_long_thoughts_and_tools_are_cut_where_no_message_holds_them(scene
     await scene.worker.say(job, tool_use={"id": "t1", "name": "read", "input": {"path": LONG}})
     await scene.worker.say(job, tool_result={"id": "t1", "output": LONG, "is_error": False})
     await scene.worker.finish(job, text="done")
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
-    assert story[-1]["text"] == "done"
-    told = [*heard(story, "thinking"), *(result["output"] for result in heard(story, "tool_result"))]
-    used = [tool["input"] for tool in heard(story, "tool_use")]
+    assert history[-1]["text"] == "done"
+    told = [*heard(history, "thinking"), *(result["output"] for result in heard(history, "tool_result"))]
+    used = [tool["input"] for tool in heard(history, "tool_use")]
     if scene.caller.protocol == "coven":
         assert (told, used) == ([LONG, LONG], [{"path": LONG}])
     elif scene.caller.protocol == "a2acp":
@@ -51,9 +51,9 @@ async def test_long_thoughts_and_tools_are_cut_where_no_message_holds_them(scene
 async def test_a_long_reason_of_a_failure_is_shortened_on_the_wire_and_kept_whole(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.fail(job, LONG)
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
-    assert story[-1]["final"] == "failed"
+    assert history[-1]["final"] == "failed"
     task = await scene.stage.task(handle.task_id)
     assert is_told_in_short(task["error"]["message"])  # it stands in lists
     events = await scene.stage.admin.get(f"/api/v1/tasks/{handle.task_id}/events")
@@ -63,12 +63,12 @@ async def test_a_long_reason_of_a_failure_is_shortened_on_the_wire_and_kept_whol
 async def test_a_long_answer_arrives_as_far_as_a_message_holds_it(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.finish(job, text=LONG)
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
     assert (await scene.stage.task(handle.task_id))["output"] == LONG
     if scene.caller.protocol == "a2acp":
-        assert story[-1]["final"] == "failed"  # half of it would be nothing
+        assert history[-1]["final"] == "failed"  # half of it would be nothing
     elif scene.caller.protocol == "agentmsg":
-        assert is_told_in_short(story[-1]["text"])
+        assert is_told_in_short(history[-1]["text"])
     else:
-        assert story[-1]["text"] == LONG
+        assert history[-1]["text"] == LONG

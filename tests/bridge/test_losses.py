@@ -144,13 +144,13 @@ async def writes(scene: Scene) -> bool:
 
 
 def told(name: str, value: Any) -> Trial:
-    """The story has what the worker said."""
+    """The history has what the worker said."""
 
     async def trial(scene: Scene) -> bool:
         handle, job = await scene.begin()
         await scene.worker.say(job, **{name: value})
         await scene.worker.finish(job, text="done")
-        return value in heard(await scene.caller.story(handle), name)
+        return value in heard(await scene.caller.history(handle), name)
 
     return trial
 
@@ -159,7 +159,7 @@ def ended(name: str, value: Any, wanted: Callable[[Piece], bool]) -> Trial:
     async def trial(scene: Scene) -> bool:
         handle, job = await scene.begin()
         await scene.worker.finish(job, **{name: value})
-        return wanted((await scene.caller.story(handle))[-1])
+        return wanted((await scene.caller.history(handle))[-1])
 
     return trial
 
@@ -169,22 +169,22 @@ async def questions(scene: Scene) -> bool:
     await scene.worker.ask(job, QUESTION)
     assert await scene.stage.answer((await scene.question(handle))["id"], "left") == 200
     await scene.worker.finish(await scene.worker.answered(job), text="done")
-    story = await scene.caller.story(handle)
-    told = [words for name in ("question", "message", "thinking") for words in heard(story, name)]
+    history = await scene.caller.history(handle)
+    told = [words for name in ("question", "message", "thinking") for words in heard(history, name)]
     return any(QUESTION in words for words in told)
 
 
 async def fails(scene: Scene) -> bool:
     handle, job = await scene.begin()
     await scene.worker.fail(job, WORDS)
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     return end["final"] == "failed" and WORDS in end["error"].lower()
 
 
 async def exits(scene: Scene) -> bool:
     handle, job = await scene.begin()
     await scene.worker.fail(job, WORDS, exit_code=3)
-    return (await scene.caller.story(handle))[-1].get("exit_code") == 3
+    return (await scene.caller.history(handle))[-1].get("exit_code") == 3
 
 
 TRIALS: Mapping[Feature, Trial] = {
@@ -239,19 +239,19 @@ async def cut_aside(scene: Scene, name: str, most: int) -> str:
     handle, job = await scene.begin()
     await scene.worker.say(job, **{name: "x" * (most + 1000)})
     await scene.worker.finish(job, text="done")
-    return "".join(heard(await scene.caller.story(handle), name))
+    return "".join(heard(await scene.caller.history(handle), name))
 
 
 async def cut_reason(scene: Scene, name: str, most: int) -> str:
     handle, job = await scene.begin()
     await scene.worker.fail(job, "x" * (most + 1000))
-    return str((await scene.caller.story(handle))[-1][name])
+    return str((await scene.caller.history(handle))[-1][name])
 
 
 async def cut_text(scene: Scene, name: str, most: int) -> str:
     handle, job = await scene.begin()
     await scene.worker.finish(job, text="x" * (most + 1000))
-    return str((await scene.caller.story(handle))[-1][name])
+    return str((await scene.caller.history(handle))[-1][name])
 
 
 CUT_SHORT: Mapping[Feature, tuple[Callable[[Scene, str, int], Awaitable[str]], str, int]] = {

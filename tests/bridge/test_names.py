@@ -32,8 +32,8 @@ async def test_a_task_with_a_name_of_its_own_is_reported_under_that_name(scene: 
     assert job.id == (handle.task_id if scene.worker.protocol == "agentmsg" else id)
     await scene.worker.say(job, percent=10, message="halfway over")
     await scene.worker.finish(job, text="done")
-    story = await caller.story(handle)  # by its name
-    assert (heard(story, "message"), story[-1]["text"]) == (["halfway over"], "done")
+    history = await caller.history(handle)  # by its name
+    assert (heard(history, "message"), history[-1]["text"]) == (["halfway over"], "done")
     assert (await scene.stage.task(id))["status"] == "completed"
 
 
@@ -48,4 +48,4 @@ async def test_a_task_is_cancelled_and_waited_for_by_its_name(scene: Scene) -> N
     assert job.type == "after"
     await caller.cancel(second, "no longer wanted")
     await scene.worker.until_cancelled(job)
-    assert (await caller.story(second))[-1]["final"] == "cancelled"
+    assert (await caller.history(second))[-1]["final"] == "cancelled"

@@ -28,7 +28,7 @@ async def test_a_person_holds_a_task_and_lets_it_go_on(scene: Scene) -> None:
     deaf = cell is not None and cell.how is Carriage.LOST
     assert told == ([] if deaf else ["paused", "running"])
     await scene.worker.finish(job, text="done")
-    assert (await scene.caller.story(handle))[-1]["text"] == "done"
+    assert (await scene.caller.history(handle))[-1]["text"] == "done"
 
 
 async def what_it_hears(scene: Scene) -> list[str]:

@@ -78,8 +78,8 @@ async def test_nobody_but_the_two_ever_sees_it(scene: Scene, data: Path) -> None
     assert job.input == {"patient": ASKED}
     await worker.say(job, percent=50, message=TOLD)
     await worker.finish(job, result={"finding": FOUND})
-    story = await caller.story(handle)
-    assert (heard(story, "message"), story[-1]["result"]) == ([TOLD], {"finding": FOUND})
+    history = await caller.history(handle)
+    assert (heard(history, "message"), history[-1]["result"]) == ([TOLD], {"finding": FOUND})
 
     assert handle.native["security"]["encryption"] == "aes256"
     wires = [party for party in (caller, worker) if isinstance(party, A2acpCaller | A2acpWorker)]
@@ -119,7 +119,7 @@ async def test_a_failure_does_not_give_it_away_either(scene: Scene, data: Path) 
     scene.worker = worker = await scene.enter(type(scene.worker), offers=(ADMIT,))
     handle, job = await scene.begin(type="admit", input={"patient": ASKED})
     await worker.fail(job, REASON)
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], betrayed(str(end), REASON)) == ("failed", [])
     assert betrayed(await everything_people_see(scene, handle.task_id), REASON) == []
     assert betrayed(written(data), REASON) == []
@@ -136,7 +136,7 @@ async def test_a_question_about_it_is_shown_to_the_person_who_answers_only(scene
     job = await worker.answered(job)
     assert job.answer == {"advice": REASON}
     await worker.finish(job, result={"finding": FOUND})
-    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert (await scene.caller.history(handle))[-1]["result"] == {"finding": FOUND}
     assert betrayed(written(data), REMARK, REASON) == []
     assert betrayed(await everything_people_see(scene, handle.task_id), REMARK, REASON) == []
 
@@ -168,7 +168,7 @@ async def test_an_agent_without_a_key_to_it_is_not_given_it(scene: Scene) -> Non
     answer = (await owner.answer(request))["payload"]
     assert (answer["accepted"], "stays yours" in answer["error"]) == (False, True)
     await owner.finish(job, text="did it myself")
-    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "completed"
     assert betrayed(json.dumps(scene.worker.wire, ensure_ascii=False)) == []
 
 
@@ -181,7 +181,7 @@ async def test_what_is_asked_of_a_helper_about_it_is_shut_and_so_is_the_help(sce
     assert await scene.worker.help(REASON) == REMARK
     assert (await owner.answer(request))["payload"]["content"] == REASON
     await owner.finish(job, result={"finding": FOUND})
-    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert (await scene.caller.history(handle))[-1]["result"] == {"finding": FOUND}
     assert betrayed(await everything_people_see(scene, handle.task_id), REMARK, REASON) == []
     assert betrayed(written(data), REMARK, REASON) == []
 
@@ -194,7 +194,7 @@ async def test_the_history_of_a_handed_over_personal_task_is_sealed_as_well(scen
     taken = await scene.worker.take_over()
     assert (taken.handover or {})["metadata"] == {"found": REMARK}
     await scene.worker.finish(taken, result={"finding": FOUND})
-    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert (await scene.caller.history(handle))[-1]["result"] == {"finding": FOUND}
     assert betrayed(await everything_people_see(scene, handle.task_id), REMARK) == []
     assert betrayed(written(data), REMARK) == []
 
@@ -205,7 +205,7 @@ async def test_an_intent_declared_as_personal_is_personal_also_without_a_contrac
     handle, job = await scene.begin(type="admit", input={"patient": ASKED})
     assert job.input == {"patient": ASKED}
     await worker.finish(job, result={"finding": FOUND})
-    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert (await scene.caller.history(handle))[-1]["result"] == {"finding": FOUND}
     assert betrayed(await everything_people_see(scene, handle.task_id)) == []
     assert betrayed(written(data)) == []
 
@@ -217,7 +217,7 @@ async def test_also_where_its_kind_is_asked_and_nobody_by_name(scene: Scene, dat
     job = await worker.take()
     assert job.input == {"patient": ASKED}
     await worker.finish(job, result={"finding": FOUND})
-    assert (await scene.caller.story(handle))[-1]["result"] == {"finding": FOUND}
+    assert (await scene.caller.history(handle))[-1]["result"] == {"finding": FOUND}
     assert betrayed(await everything_people_see(scene, handle.task_id)) == []
     assert betrayed(written(data)) == []
 

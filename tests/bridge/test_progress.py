@@ -23,9 +23,9 @@ async def test_progress_arrives_in_order(scene: Scene) -> None:
     for percent, step in zip((10, 50, 90), steps, strict=True):
         await scene.worker.say(job, percent=percent, message=f"at {percent}", step=step)
     await scene.worker.finish(job, text="done")
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
-    told = [piece for piece in story[:-1] if "message" in piece]
+    told = [piece for piece in history[:-1] if "message" in piece]
     assert [piece["message"] for piece in told] == ["at 10", "at 50", "at 90"]
     assert [piece["percent"] for piece in told] == [10, 50, 90]
     assert [piece["step"] for piece in told] == steps
@@ -37,9 +37,9 @@ async def test_fifty_pieces_of_output_arrive_complete_and_in_order(scene: Scene)
     for piece in pieces:
         await scene.worker.say(job, output=piece)
     await scene.worker.finish(job, result={"pieces": PIECES})
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
-    assert "".join(heard(story[:-1], "output")) == "".join(pieces)
+    assert "".join(heard(history[:-1], "output")) == "".join(pieces)
     task = await scene.stage.task(handle.task_id)
     assert task["output"] == "".join(pieces)
 
@@ -50,10 +50,10 @@ async def test_a_whole_answer_after_its_pieces_is_returned_once(scene: Scene) ->
     for piece in pieces:
         await scene.worker.say(job, output=piece)
     await scene.worker.finish(job, text="".join(pieces))
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
-    assert "".join(heard(story[:-1], "output")) == "".join(pieces)
-    assert story[-1]["text"] == "".join(pieces)
+    assert "".join(heard(history[:-1], "output")) == "".join(pieces)
+    assert history[-1]["text"] == "".join(pieces)
     assert (await scene.stage.task(handle.task_id))["output"] == "".join(pieces)
 
 
@@ -67,10 +67,10 @@ async def test_thinking_and_tools_arrive_in_order(scene: Scene) -> None:
     await scene.worker.say(job, tool_result=worked)
     await scene.worker.say(job, tool_result=broke)
     await scene.worker.finish(job, text="done")
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
     names = ("thinking", "tool_use", "tool_result")
-    told = [(name, piece[name]) for piece in story for name in names if name in piece]
+    told = [(name, piece[name]) for piece in history for name in names if name in piece]
     assert told == [("thinking", "hmm"), ("tool_use", used), ("tool_result", worked), ("tool_result", broke)]
 
 
@@ -83,7 +83,7 @@ async def test_a_produced_file_arrives_byte_for_byte(scene: Scene) -> None:
         return
     await scene.worker.say(job, file=file)
     await scene.worker.finish(job, text="done")
-    assert heard(await scene.caller.story(handle), "file") == [file]
+    assert heard(await scene.caller.history(handle), "file") == [file]
 
 
 async def test_attached_files_arrive_byte_for_byte(scene: Scene) -> None:
@@ -95,4 +95,4 @@ async def test_attached_files_arrive_byte_for_byte(scene: Scene) -> None:
     handle, job = await scene.begin(attachments=files)
     assert job.attachments == files
     await scene.worker.finish(job, text="done")
-    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "completed"

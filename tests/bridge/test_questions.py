@@ -32,9 +32,9 @@ async def test_a_question_is_answered_once_and_the_work_goes_on(scene: Scene) ->
 
     assert job.answer == "left"
     await scene.worker.finish(job, text=f"started {job.answer}")
-    story = await scene.caller.story(handle)
-    assert [piece["final"] for piece in story if "final" in piece] == ["completed"]
-    assert story[-1]["text"] == "started left"
+    history = await scene.caller.history(handle)
+    assert [piece["final"] for piece in history if "final" in piece] == ["completed"]
+    assert history[-1]["text"] == "started left"
     assert (await scene.stage.task(handle.task_id))["status"] == "completed"
 
 
@@ -48,7 +48,7 @@ async def test_the_job_with_the_answer_is_still_the_same_job(scene: Scene) -> No
     assert (again.id, again.type, again.input, again.answer) == (job.id, "build", {"subject": "a pier"}, answer)
     assert again.attachments == files
     await scene.worker.finish(again, text="built")
-    assert (await scene.caller.story(handle))[-1]["text"] == "built"
+    assert (await scene.caller.history(handle))[-1]["text"] == "built"
 
 
 async def test_a_second_question_has_an_answer_of_its_own(scene: Scene) -> None:
@@ -63,4 +63,4 @@ async def test_a_second_question_has_an_answer_of_its_own(scene: Scene) -> None:
         answers.append(job.answer)
     await scene.worker.finish(job, text="done")
     assert answers == ["one", "two"]
-    assert (await scene.caller.story(handle))[-1]["final"] == "completed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "completed"

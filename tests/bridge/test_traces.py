@@ -1,4 +1,4 @@
-"""One trace from end to end (all-D7): the caller's own is what the worker, the story and the management API tell."""
+"""One trace from end to end (all-D7): the caller's own is what the worker, the history and the management API tell."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ async def test_both_sides_are_in_the_callers_trace(scene: Scene, trace: str) -> 
     handle, job = await scene.begin(trace=trace)
     await scene.worker.say(job, percent=10)
     await scene.worker.finish(job, text="done")
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
     assert job.trace == trace
-    assert set(heard(story, "trace")) <= {trace}
+    assert set(heard(history, "trace")) <= {trace}
     assert (await scene.stage.task(handle.task_id))["trace_id"] == trace
 
 
 async def test_without_a_trace_the_hub_makes_one_for_both_sides(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.finish(job, text="done")
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
     made = (await scene.stage.task(handle.task_id))["trace_id"]
     assert job.trace == made
-    assert set(heard(story, "trace")) <= {made}
+    assert set(heard(history, "trace")) <= {made}

@@ -29,9 +29,9 @@ async def test_work_arrives_with_its_type_and_input_and_the_result_comes_back(sc
     assert (job.type, job.input) == ("examine", INPUT)
 
     await scene.worker.finish(job, result=RESULT, text="It stands.")
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
-    end = story[-1]
+    end = history[-1]
     expected = told_of(scene, RESULT, "It stands.")
     assert {name: end.get(name) for name in ("final", *expected)} == {"final": "completed", **expected}
     task = await scene.stage.task(handle.task_id)
@@ -42,15 +42,15 @@ async def test_work_arrives_with_its_type_and_input_and_the_result_comes_back(sc
 async def test_a_result_of_text_alone_comes_back_as_text(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.finish(job, text="It stands.")
-    story = await scene.caller.story(handle)
-    assert (story[-1]["final"], story[-1]["text"]) == ("completed", "It stands.")
+    history = await scene.caller.history(handle)
+    assert (history[-1]["final"], history[-1]["text"]) == ("completed", "It stands.")
 
 
 async def test_a_result_without_text_reaches_callers_that_only_read_text(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.finish(job, result=RESULT)
-    story = await scene.caller.story(handle)
-    assert (story[-1]["final"], story[-1]["result"]) == ("completed", RESULT)
+    history = await scene.caller.history(handle)
+    assert (history[-1]["final"], history[-1]["result"]) == ("completed", RESULT)
 
 
 @cache
@@ -66,9 +66,9 @@ async def test_three_mebibytes_of_result_come_back_whole(scene: Scene) -> None:
     handle, job = await scene.begin()
     await scene.worker.say(job, output="a word before, ")
     await scene.worker.finish(job, text=text)
-    story = await scene.caller.story(handle)
-    assert (story[-1]["final"], story[-1]["text"]) == ("completed", text)
-    assert heard(story, "output")[0] == "a word before, "
+    history = await scene.caller.history(handle)
+    assert (history[-1]["final"], history[-1]["text"]) == ("completed", text)
+    assert heard(history, "output")[0] == "a word before, "
     assert (await scene.stage.task(handle.task_id))["output"] == text
 
 
@@ -77,8 +77,8 @@ async def test_three_mebibytes_of_structure_come_back_whole(scene: Scene) -> Non
     result = {"rows": [f"{number:06} ü" for number in range(3 * MEBIBYTE // 12)]}
     handle, job = await scene.begin()
     await scene.worker.finish(job, result=result)
-    story = await scene.caller.story(handle)
-    assert (story[-1]["final"], story[-1]["result"]) == ("completed", result)
+    history = await scene.caller.history(handle)
+    assert (history[-1]["final"], history[-1]["result"]) == ("completed", result)
 
 
 @pytest.mark.parametrize("pair", LIMITED, ids="-to-".join)
@@ -91,7 +91,7 @@ async def test_what_exceeds_a_message_is_never_sent_in_part(scene: Scene) -> Non
             await scene.worker.finish(job, text=text)
         return
     await scene.worker.finish(job, text=text)
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], end["code"]) == ("failed", "SCHEMA_MISMATCH")
     task = await scene.stage.task(handle.task_id)
     assert (task["status"], task["output"]) == ("completed", text)
@@ -101,7 +101,7 @@ async def test_what_exceeds_a_message_is_never_sent_in_part(scene: Scene) -> Non
 async def test_more_than_a_message_may_have_is_not_asked_of_an_a2acp_agent(scene: Scene) -> None:
     scene.messy = True
     handle = await scene.caller.submit(Order(to=scene.worker.id, input={"text": "ü" * MEBIBYTE}))
-    assert (await scene.caller.story(handle))[-1]["final"] == "failed"
+    assert (await scene.caller.history(handle))[-1]["final"] == "failed"
     _, job = await scene.begin(type="another")
     assert job.type == "another"  # and nothing was before it
 
@@ -113,7 +113,7 @@ async def test_nor_of_one_that_polls(scene: Scene) -> None:
     after = await scene.caller.submit(Order(to=poller.id, type="another"))
     [message] = await poller.poll()
     assert message["intent"] == "another"
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], "larger" in end["error"]) == ("failed", True)
     assert (await scene.stage.task(after.task_id))["status"] == "assigned"
 
@@ -142,14 +142,14 @@ async def test_every_character_arrives_as_it_was_sent(scene: Scene) -> None:
     await scene.worker.say(job, tool_use=used)
     await scene.worker.say(job, output=ODD)
     await scene.worker.finish(job, result={"said": ODD}, text=ODD)
-    story = await scene.caller.story(handle)
+    history = await scene.caller.history(handle)
 
-    assert heard(story, "message") == [ODD]
-    assert heard(story, "thinking") == [ODD]
-    assert heard(story, "tool_use") == [used]
-    assert heard(story, "output")[0] == ODD
+    assert heard(history, "message") == [ODD]
+    assert heard(history, "thinking") == [ODD]
+    assert heard(history, "tool_use") == [used]
+    assert heard(history, "output")[0] == ODD
     expected = told_of(scene, {"said": ODD}, ODD)
-    assert {name: story[-1].get(name) for name in expected} == expected
+    assert {name: history[-1].get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("pair", REPEATED, ids="-to-".join)
@@ -161,14 +161,14 @@ async def test_the_same_request_twice_is_done_once(scene: Scene) -> None:
 
     job = await scene.worker.take()
     await scene.worker.finish(job, text="once")
-    story = await scene.caller.story(first)
+    history = await scene.caller.history(first)
     third = await scene.caller.submit(order)
-    assert (third.task_id, story[-1]["text"]) == (first.task_id, "once")
+    assert (third.task_id, history[-1]["text"]) == (first.task_id, "once")
     assert scene.worker.jobs.empty()
     listed = await scene.stage.get("tasks", principal=scene.caller.id)
     assert [(task["id"], task["attempts"]) for task in listed["tasks"]] == [(first.task_id, 1)]
 
-    again = await scene.caller.story(third)
+    again = await scene.caller.history(third)
     assert again[-1]["text"] == "once"
 
 
@@ -179,9 +179,9 @@ async def test_a_repeated_request_gets_a_long_answer_whole(scene: Scene) -> None
     order = Order(to=scene.worker.id)
     handle = await scene.caller.submit(order)
     await scene.worker.finish(await scene.worker.take(), text=text)
-    assert (await scene.caller.story(handle))[-1]["text"] == text
+    assert (await scene.caller.history(handle))[-1]["text"] == text
     handle = await scene.caller.submit(order)
-    end = (await scene.caller.story(handle))[-1]
+    end = (await scene.caller.history(handle))[-1]
     assert (end["final"], end["text"]) == ("completed", text)
 
 
@@ -194,7 +194,7 @@ async def test_a2acp_takes_a_message_once_and_never_again(scene: Scene) -> None:
     for done in (False, True):
         if done:
             await scene.worker.finish(job, text="once")
-            assert (await scene.caller.story(handle))[-1]["text"] == "once"
+            assert (await scene.caller.history(handle))[-1]["text"] == "once"
         with pytest.raises(Refusal, match="used before") as refused:
             await scene.caller.submit(order)
         assert refused.value.code == "AUTH_FAILED"

@@ -5,7 +5,7 @@ another endpoint; some of them speak another protocol, and help by doing a task.
 others, and must be done in time; people cancel, pause and retry them, and remove agents and add others under their
 names. The hub is killed, its disk fails. What they saw is written down outside of the hub, and held against its
 promises: at most once is never twice, at least once is never lost, no lane is inverted, a task has one owner and one
-end, its story has no gap, and in the end everybody is done.
+end, its history has no gap, and in the end everybody is done.
 """
 
 from __future__ import annotations
@@ -393,14 +393,14 @@ class Conversation:
         for task, by in self.witness.finished.items():
             if len(by) > 1:
                 raise Violation(f"{task} was finished by {sorted(by)}")
-        stories: dict[TaskId, list[Event]] = defaultdict(list)
+        histories: dict[TaskId, list[Event]] = defaultdict(list)
         for event in self.world.store.rows(Event):
-            stories[event.task].append(event)
+            histories[event.task].append(event)
         for task in self.world.store.rows(Task):
-            story = sorted(stories[task.id], key=lambda event: event.seq)
-            if [event.seq for event in story] != list(range(1, task.seq + 1)):
-                raise Violation(f"the story of {task.id} has gaps: {[event.seq for event in story]}")
-            kinds = [event.kind for event in story]
+            history = sorted(histories[task.id], key=lambda event: event.seq)
+            if [event.seq for event in history] != list(range(1, task.seq + 1)):
+                raise Violation(f"the history of {task.id} has gaps: {[event.seq for event in history]}")
+            kinds = [event.kind for event in history]
             *earlier, last = rounds(kinds)
             if sum(map(last.count, ENDS)) != 1 or not all(map(ended_or_taken, earlier)):
                 raise Violation(f"{task.id} did not end once: {kinds}")
@@ -408,10 +408,10 @@ class Conversation:
                 raise Violation(f"{task.id} went through {len(task.lineage.handed)} hands")
 
 
-def rounds(story: Sequence[EventKind]) -> list[list[EventKind]]:
+def rounds(history: Sequence[EventKind]) -> list[list[EventKind]]:
     """What happened to a task, from one retry by a person to the next."""
     found: list[list[EventKind]] = [[]]
-    for kind in story:
+    for kind in history:
         if kind is EventKind.RETRIED:
             found.append([])
         else:
@@ -419,10 +419,10 @@ def rounds(story: Sequence[EventKind]) -> list[list[EventKind]]:
     return found
 
 
-def ended_or_taken(story: Sequence[EventKind]) -> bool:
+def ended_or_taken(history: Sequence[EventKind]) -> bool:
     """Whether a task had ended once when a person retried it, or was taken from its agent then."""
-    ends = sum(map(story.count, ENDS))
-    return ends == 1 or (ends == 0 and story[-1] is EventKind.ATTEMPT_FAILED)
+    ends = sum(map(history.count, ENDS))
+    return ends == 1 or (ends == 0 and history[-1] is EventKind.ATTEMPT_FAILED)
 
 
 def converse(seed: int, steps: int = 90, script: Sequence[int] | None = None) -> Conversation:

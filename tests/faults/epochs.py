@@ -400,7 +400,7 @@ class Cluster(World):
 
     async def judge(self) -> None:
         """After everybody is awake: one leader wrote at a time, its time and ids went on, the audit chain is whole, and
-        so is the story of each task."""
+        so is the history of each task."""
         await self.wake(everybody=True)
         before: Unit | None = None
         newest = ""
@@ -424,4 +424,4 @@ class Cluster(World):
         for task in self.server.rows.rows(Task):
             seqs = sorted(event.seq for event in self.server.rows.rows(Event) if event.task == task.id)
             if seqs != list(range(1, task.seq + 1)):
-                raise Violation(f"the story of {task.id} has gaps: {seqs}")
+                raise Violation(f"the history of {task.id} has gaps: {seqs}")

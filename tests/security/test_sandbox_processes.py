@@ -1,6 +1,6 @@
 """Breaking out of a process's sandbox, attack by attack, in every level that this machine has.
 
-The attacks of the self-test are shown one by one; those that need a longer story follow. At the end the self-test
+The attacks of the self-test are shown one by one; those that need more steps follow. At the end the self-test
 itself is tested: with any one wall left out it must fail, or it would prove nothing.
 """
 

@@ -262,5 +262,5 @@ class World:
         assert task is not None
         return task
 
-    async def story(self, id: TaskId) -> list[str]:
+    async def history(self, id: TaskId) -> list[str]:
         return [event.kind.value for event in await self.store.events(id)]

@@ -158,7 +158,7 @@ async def test_everything_is_there_afterwards_and_the_source_is_as_it_was(move):
 @settings(max_examples=max(3, settings().max_examples // 30), deadline=None)
 @given(records.worlds())
 def test_whatever_was_in_the_store_is_found_in_the_copy(tmp_path_factory, world):
-    async def story():
+    async def scenario():
         move = Move(tmp_path_factory.mktemp("move"))
         move.vault.lock(b"", {})
         lookups = records.every_lookup(world)
@@ -178,7 +178,7 @@ def test_whatever_was_in_the_store_is_found_in_the_copy(tmp_path_factory, world)
         for lookup, one, other in zip(lookups, found, expected, strict=True):
             assert one == other, lookup
 
-    bounded(story())
+    bounded(scenario())
 
 
 @pytest.mark.parametrize("bucket", [False, True])

@@ -59,12 +59,12 @@ async def load(store: Store, *lookups: Lookup[Any]) -> list[list[Any]]:
         return [list(found[lookup]) for lookup in lookups]
 
 
-def bounded(story: Awaitable[None]) -> None:
+def bounded(scenario: Awaitable[None]) -> None:
     """Run one example of a property."""
 
     async def run() -> None:
         async with asyncio.timeout(PATIENCE):
-            await story
+            await scenario
 
     asyncio.run(run())
 

@@ -38,7 +38,7 @@ FILTERS = [
 @property_test
 @given(world=records.worlds(), size=st.integers(1, 4))
 def test_tasks_are_listed_newest_first_page_by_page_under_every_filter(kind: str, world: list[Row], size: int) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         async with opened(kind) as store:
             await commit(store, *world)
             tasks = [row for row in world if isinstance(row, Task)]
@@ -65,7 +65,7 @@ def test_tasks_are_listed_newest_first_page_by_page_under_every_filter(kind: str
                         break
                 assert (seen, cursor) == (wanted, None)
 
-    bounded(story())
+    bounded(scenario())
 
 
 async def test_paging_is_complete_without_duplicates_while_rows_are_added(store: Store) -> None:

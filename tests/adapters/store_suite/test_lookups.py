@@ -44,7 +44,7 @@ def test_every_lookup_finds_what_it_matches_through_adding_changing_and_removing
         world = {name: row for name, row in (world | news).items() if name not in gone}
         expected.append(dict(world))
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with opened(kind) as store:
             for changes, rows in zip(steps, expected, strict=True):
                 async with store.unit() as unit:
@@ -57,7 +57,7 @@ def test_every_lookup_finds_what_it_matches_through_adding_changing_and_removing
                     meant = [row for row in rows.values() if isinstance(row, lookup.row) and lookup.matches(row)]
                     assert list(found[lookup]) == sorted(meant, key=lookup.order)[: lookup.most], lookup
 
-    bounded(story())
+    bounded(scenario())
 
 
 async def test_ready_gives_the_best_first_even_when_there_are_many(store: Store) -> None:

@@ -100,7 +100,7 @@ def test_tasks_are_found_by_any_combination_of_filters(
     accepted = enumerate(row for row in world if isinstance(row, Task))
     newest = [t for _, t in sorted(accepted, key=lambda one: (one[1].created_at, one[0]), reverse=True)]
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with opened(kind) as store:
             await commit(store, *world)
             for where in wanted:
@@ -120,7 +120,7 @@ def test_tasks_are_found_by_any_combination_of_filters(
                 found = await store.search(where, after=None, limit=size)
                 assert (found.total, found.searched_since) == (len(expected), None)
 
-    bounded(story())
+    bounded(scenario())
 
 
 async def test_a_protocol_with_more_agents_than_can_be_merged_is_found(store: Store) -> None:

@@ -56,12 +56,12 @@ async def reopened(kind: str, directory: Path, *units: Changes) -> tuple[dict[st
 @property_test
 @given(world=records.worlds())
 def test_everything_is_there_after_closing_and_opening(kind: str, world: list[Row]) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         with TemporaryDirectory() as directory:
             before, after, _ = await reopened(kind, Path(directory), Changes(added=world, audit=chain(3)))
             assert before == after
 
-    bounded(story())
+    bounded(scenario())
 
 
 @every_store

@@ -1,7 +1,7 @@
 """What every protocol's players can do, in words of none of them.
 
 A `Caller` has work done, a `Worker` does it. Each player speaks one protocol raw on the wire, and nothing of dragoman
-but its addresses; what its protocol has no word for raises `Unsayable`. A story is what a caller heard about its
+but its addresses; what its protocol has no word for raises `Unsayable`. A history is what a caller heard about its
 task, in order, each piece a dict with some of these keys:
 
     percent  message  thinking  output       as they came
@@ -143,7 +143,7 @@ class Caller(Party):
 
     @abstractmethod
     async def piece(self, handle: Handle) -> Piece:
-        """The next piece of the story."""
+        """The next piece of the history."""
 
     @abstractmethod
     async def cancel(self, handle: Handle, reason: str) -> None: ...
@@ -154,7 +154,7 @@ class Caller(Party):
     async def resume(self, handle: Handle) -> None:
         raise Unsayable("resume")
 
-    async def story(self, handle: Handle) -> list[Piece]:
+    async def history(self, handle: Handle) -> list[Piece]:
         """Everything from here to the end."""
         told: list[Piece] = []
         while not told or "final" not in told[-1]:
@@ -285,9 +285,9 @@ def only(limits: Mapping[str, Any] | None) -> Any:
     return next(iter((limits or {}).values()), None)
 
 
-def heard(story: list[Piece], what: str) -> list[Any]:
-    """All that a story says of something, in order."""
-    return [piece[what] for piece in story if what in piece]
+def heard(history: list[Piece], what: str) -> list[Any]:
+    """All that a history says of something, in order."""
+    return [piece[what] for piece in history if what in piece]
 
 
 def trace_in(traceparent: str | None) -> str | None:
@@ -299,7 +299,7 @@ def traceparent_of(trace: str) -> str:
 
 
 def said(**fields: Any) -> Piece:
-    """A piece of a story, without what was not there."""
+    """A piece of a history, without what was not there."""
     return {name: value for name, value in fields.items() if value is not None and value != ""}
 
 

@@ -347,7 +347,7 @@ async def test_a_work_order_that_is_not_acknowledged_is_put_before_the_agent_aga
     assert [p.delivery.attempt for p in bob.take()] == [1, 2, 3, 4]
     assert (await world.task(task.id)).attempt.count == 1
     await world.advance(14)
-    assert "attempt_failed" in await world.story(task.id)
+    assert "attempt_failed" in await world.history(task.id)
 
 
 async def test_an_agent_that_polls_gets_its_work_order_again(world):
@@ -408,7 +408,7 @@ async def test_a_task_goes_on_although_an_answer_is_buried_that_stands_before_it
     assert [outgoing.delivery.kind for outgoing in bob.take()] == [MessageKind.WORK]
     await world.finish("bob", task.id)
     assert (await world.task(task.id)).status is Status.COMPLETED
-    assert "dead_lettered" in await world.story(task.id)
+    assert "dead_lettered" in await world.history(task.id)
 
 
 @pytest.mark.requirement("agentmsg-D5")

@@ -92,7 +92,7 @@ async def test_the_same_request_is_new_work_from_then_on(world):
     assert await world.ask(Forget()) == 1
     again = await world.ask(request)
     assert (again.id, again.status) == (first.id, Status.ASSIGNED)
-    assert await world.story(again.id) == ["submitted", "assigned"]
+    assert await world.history(again.id) == ["submitted", "assigned"]
 
 
 async def test_what_came_long_ago_and_ended_now_is_young(world):

@@ -149,8 +149,8 @@ async def test_an_escalation_that_no_agent_can_take_ends_at_a_person(world):
     [job] = await world.store.questions(status=QuestionStatus.OPEN, task=task.id, limit=10)
     await world.ask(Answer(principal=ADMIN, question=job.id, answer={"fixed": True}))
     assert (await world.task(task.id)).status is Status.COMPLETED
-    story = await world.store.events(task.id)
-    [completed] = [event for event in story if event.kind is EventKind.COMPLETED]
+    history = await world.store.events(task.id)
+    [completed] = [event for event in history if event.kind is EventKind.COMPLETED]
     assert bytes(completed.body) == b'{"result":{"fixed":true}}'
 
 

@@ -422,7 +422,7 @@ async def test_help_with_help_ends_with_what_it_was_for_also_in_the_same_hands(w
         await dot.close(fault=Fault(kind=Kind.UNAVAILABLE, message="gone", retryable=True))
     ended = [(await world.task(id)).status for id in (task.id, help, help_with_help)]
     assert ended == [Status.QUEUED, Status.CANCELLED, Status.CANCELLED]
-    assert (await world.story(help_with_help)).count("cancelled") == 1
+    assert (await world.history(help_with_help)).count("cancelled") == 1
 
 
 async def test_nobody_is_asked_for_help_over_a_closed_border(world):

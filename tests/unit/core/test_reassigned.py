@@ -48,7 +48,7 @@ async def test_a_task_at_work_goes_to_the_other_and_the_first_is_told_to_stop(wo
     assert (await world.refused(late)).kind in (Kind.CONFLICT, Kind.NOT_FOUND)
     await world.finish("other", task.id, request_id=order.task.request_id)
     assert (await world.task(task.id)).status.value == "completed"
-    assert await world.story(task.id) == [
+    assert await world.history(task.id) == [
         "submitted", "assigned", "progress", "attempt_failed", "handed_over", "assigned", "completed"
     ]  # fmt: skip
 

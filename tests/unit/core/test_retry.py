@@ -94,7 +94,7 @@ def test_what_is_never_acknowledged_leaves_exactly_when_the_configuration_says(d
     """Over hours of a simulated clock, and through a change of the policy: from then on it waits anew."""
     draw = data.draw
 
-    async def story() -> None:
+    async def history() -> None:
         world = await stage(immediate=draw(st.booleans()))
         own, attempts = draw(CONFIGS), draw(st.integers(1, 6))
         policies = [draw(CONFIGS), draw(CONFIGS)]
@@ -127,7 +127,7 @@ def test_what_is_never_acknowledged_leaves_exactly_when_the_configuration_says(d
         assert dead.attempts == attempts
         await world.intake.stop()
 
-    asyncio.run(story())
+    asyncio.run(history())
 
 
 @pytest.mark.parametrize("immediate", [True, False])

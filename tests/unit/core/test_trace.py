@@ -45,7 +45,7 @@ def events(*said: tuple[EventKind, str | None, dict[str, Any]]) -> list[Event]:
     ]
 
 
-STORY = (
+HISTORY = (
     (EventKind.SUBMITTED, None, {"input": {}}),
     (EventKind.ASSIGNED, "mux-1", {"agent": "mux-1", "attempt": 1}),
     (EventKind.PROGRESS, "mux-1", {"percent": 10}),
@@ -61,7 +61,9 @@ STORY = (
 
 
 def test_each_step_says_who_spoke_to_whom_in_which_protocol() -> None:
-    told = trace_task(task(owner=AgentId("bob"), seq=11), events(*STORY), lambda agent: PROTOCOLS.get(agent), no_losses)
+    told = trace_task(
+        task(owner=AgentId("bob"), seq=11), events(*HISTORY), lambda agent: PROTOCOLS.get(agent), no_losses
+    )
     assert [(step.kind.value, step.count, step.source, step.protocol, step.target) for step in told.steps] == [
         ("submitted", 1, "planner", "chiffon", "hub"),
         ("assigned", 1, "hub", "coven", "mux-1"),
@@ -84,7 +86,7 @@ def test_each_step_says_who_spoke_to_whom_in_which_protocol() -> None:
 
 def test_personal_content_is_not_shown_and_what_is_left_out_is_counted() -> None:
     told = trace_task(
-        task(personal=True, seq=20, name="Ada's"), events(*STORY), lambda agent: PROTOCOLS.get(agent), no_losses
+        task(personal=True, seq=20, name="Ada's"), events(*HISTORY), lambda agent: PROTOCOLS.get(agent), no_losses
     )
     assert {step.text for step in told.steps} == {""}
     assert (told.name, told.steps_left_out) == ("[personal]", 9)

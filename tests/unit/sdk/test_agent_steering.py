@@ -79,25 +79,25 @@ async def test_an_error_about_our_message_ends_the_work_too(agent: Agent, hub: F
 
 
 async def test_pause_and_resume_reach_the_handler_as_events(agent: Agent, hub: FakeHub) -> None:
-    story: list[str] = []
+    history: list[str] = []
 
     @agent.on("steps")
     async def steps(task: Task) -> None:
         await task.held.wait()
-        story.append("held")
+        history.append("held")
         await task.checkpoint()
-        story.append("released")
+        history.append("released")
 
     async with Running(agent, hub):
         request = hub.request("steps")
         await settle()
         hub.steer(request, "paused")
         await hub.runtime.advance(60)
-        assert story == ["held"]
+        assert history == ["held"]
         assert hub.said == []  # no sign of life while it is held
         hub.steer(request, "running")
         await hub.next("work_result")
-    assert story == ["held", "released"]
+    assert history == ["held", "released"]
 
 
 async def test_a_handler_that_takes_too_long_fails_with_124(agent: Agent, hub: FakeHub) -> None:

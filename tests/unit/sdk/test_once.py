@@ -305,22 +305,22 @@ async def test_a_torn_last_line_of_the_journal_is_forgotten(runtime: FakeRuntime
 
 
 def asking(agent: Agent) -> list[str]:
-    story: list[str] = []
+    history: list[str] = []
 
     @agent.on("deploy")
     async def deploy(task: Task, where: str) -> dict[str, str]:
-        story.append("begun")
+        history.append("begun")
         first = await task.ask("Restart?", options=["yes", "no"], timeout=300, default="no")
-        story.append(first)
+        history.append(first)
         second = await task.ask("Really?")
-        story.append(second)
+        history.append(second)
         return {"first": first, "second": second}
 
-    return story
+    return history
 
 
 async def test_a_question_pauses_the_work_and_its_answer_lets_it_go_on(agent: Agent, hub: FakeHub) -> None:
-    story = asking(agent)
+    history = asking(agent)
     async with Running(agent, hub):
         request = hub.request("deploy", {"where": "prod"})
         asked = await hub.next()
@@ -342,7 +342,7 @@ async def test_a_question_pauses_the_work_and_its_answer_lets_it_go_on(agent: Ag
         result = await hub.next("work_result")
     assert result.request_id == third.request_id
     assert result.x_custom_fields["result"] == {"first": "yes", "second": "sure"}
-    assert story == ["begun", "yes", "sure"]
+    assert history == ["begun", "yes", "sure"]
 
 
 async def test_time_spent_waiting_for_a_person_is_not_the_handlers(agent: Agent, hub: FakeHub) -> None:
@@ -370,17 +370,17 @@ async def test_an_agent_restarted_while_it_waits_gets_every_answer_at_its_place(
         hub.request("deploy", {"where": "prod", "answer": "yes"}, task_id=request.payload.task_id)
         await hub.next()
     after = restarted(runtime, tmp_path)
-    story = asking(after)
+    history = asking(after)
     async with Running(after, hub):
         last = hub.request("deploy", {"where": "prod", "answer": "sure"}, task_id=request.payload.task_id)
         result = await hub.next("work_result")
     assert result.request_id == last.request_id
     assert result.x_custom_fields["result"] == {"first": "yes", "second": "sure"}
-    assert story == ["begun", "yes", "sure"]
+    assert history == ["begun", "yes", "sure"]
 
 
 async def test_an_answer_repeated_by_the_hub_counts_once(agent: Agent, hub: FakeHub) -> None:
-    story = asking(agent)
+    history = asking(agent)
     async with Running(agent, hub):
         request = hub.request("deploy", {"where": "prod"})
         await hub.next()
@@ -389,11 +389,11 @@ async def test_an_answer_repeated_by_the_hub_counts_once(agent: Agent, hub: Fake
         await hub.next()
         hub.request("deploy", answer, task_id=request.payload.task_id, request_id=second.request_id)
         await settle()
-    assert story == ["begun", "yes"]
+    assert history == ["begun", "yes"]
 
 
 async def test_a_person_who_retries_the_task_is_asked_again(agent: Agent, hub: FakeHub) -> None:
-    story = asking(agent)
+    history = asking(agent)
     async with Running(agent, hub):
         request = hub.request("deploy", {"where": "prod"})
         await hub.next()
@@ -402,7 +402,7 @@ async def test_a_person_who_retries_the_task_is_asked_again(agent: Agent, hub: F
         hub.request("deploy", {"where": "prod"}, task_id=request.payload.task_id)
         asked = await hub.next()
     assert asked.x_custom_fields["question"]["question"] == "Restart?"
-    assert story == ["begun", "yes", "begun"]
+    assert history == ["begun", "yes", "begun"]
 
 
 async def test_an_open_question_is_asked_again_only_if_the_hub_has_not_got_it(agent: Agent, hub: FakeHub) -> None:

@@ -110,7 +110,7 @@ def barrier(name: str) -> Finish:
     return Finish(principal=AgentId("a"), task_id=TASK, digest=name)
 
 
-def story(hub: SlowHub) -> list[str]:
+def history(hub: SlowHub) -> list[str]:
     return [one.output if isinstance(one, ReportProgress) else one.digest for one in hub.seen]  # type: ignore[attr-defined]
 
 
@@ -119,12 +119,12 @@ async def test_text_that_comes_while_text_is_committed_goes_in_as_one() -> None:
     way = Way(hub)
     for piece in "abcd":
         way.text(TASK, piece)
-    assert story(hub) == ["a"]
+    assert history(hub) == ["a"]
     hub.commit()
-    assert story(hub) == ["a", "bcd"]
+    assert history(hub) == ["a", "bcd"]
     hub.commit()
     way.text(TASK, "e")
-    assert story(hub) == ["a", "bcd", "e"]
+    assert history(hub) == ["a", "bcd", "e"]
     assert msgspec.to_builtins(hub.seen[1].content) == {"status": "running", "output": "bcd"}  # type: ignore[attr-defined]
 
 
@@ -136,9 +136,9 @@ async def test_anything_else_is_a_barrier_and_waits_for_nobody() -> None:
     way.other(barrier("|"))
     way.text(TASK, "c")
     way.text(TaskId("t2"), "d")
-    assert story(hub) == ["a", "b", "|", "c"]
+    assert history(hub) == ["a", "b", "|", "c"]
     hub.commit()
-    assert story(hub) == ["a", "b", "|", "c", "d"]
+    assert history(hub) == ["a", "b", "|", "c", "d"]
 
 
 async def test_too_much_under_way_stops_the_reading_until_there_is_room() -> None:
@@ -163,7 +163,7 @@ async def test_draining_waits_for_every_outcome() -> None:
     way.text(TASK, "b")
     settling = asyncio.ensure_future(way.loop.drain())
     await asyncio.sleep(0)
-    assert story(hub) == ["a", "b"]
+    assert history(hub) == ["a", "b"]
     hub.commit(1)
     await asyncio.sleep(0)
     assert not settling.done()
@@ -180,7 +180,7 @@ async def test_a_refusal_comes_back_with_its_report() -> None:
     hub.commit(refusal=no)
     hub.commit()
     assert way.session.refused == [("a", Kind.CONFLICT)]
-    assert story(hub) == ["a", "b"]
+    assert history(hub) == ["a", "b"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["text", "other", "commit"]), st.integers(1, 3)), max_size=60))
@@ -202,7 +202,7 @@ def test_whatever_the_pace_the_order_is_kept_and_nothing_is_lost(steps: list[tup
         while hub.held:
             hub.commit()
         await asyncio.wait_for(way.loop.drain(), 60)
-        assert "".join(story(hub)) == said
+        assert "".join(history(hub)) == said
 
     asyncio.run(run())
 

@@ -24,7 +24,7 @@ def write(disk: writer.Disk, **changes: Any) -> None:
 
 
 def left(disk: writer.Disk) -> tuple[int, int]:
-    """Events, and stories that are not deleted yet."""
+    """Events, and histories that are not deleted yet."""
     rows = disk.connection.execute("SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM remains)")
     return next(iter(rows))
 

@@ -32,7 +32,7 @@ async def test_a_task_goes_to_an_agent_and_its_result_back_to_the_caller(world):
     await world.finish("i1", task.id)
     assert [p.delivery.kind for p in boss.inbox] == ["progress", "result"]
     assert (await world.task(task.id)).status is Status.COMPLETED
-    assert await world.story(task.id) == ["submitted", "assigned", "progress", "completed"]
+    assert await world.history(task.id) == ["submitted", "assigned", "progress", "completed"]
     assert [d.kind for d in await world.store.deliveries()] == ["progress", "result"]
     await boss.ack(boss.inbox[-1])  # on a link that keeps order an acknowledgment covers what went before it
     assert list(await world.store.deliveries()) == []
@@ -140,7 +140,7 @@ async def test_the_same_result_twice_is_accepted_and_another_one_refused(world):
 
     fault = await world.refused(Finish(principal=AgentId("i1"), task_id=task.id, digest="r2"))
     assert fault.kind is Kind.CONFLICT
-    assert await world.story(task.id) == ["submitted", "assigned", "completed"]
+    assert await world.history(task.id) == ["submitted", "assigned", "completed"]
 
 
 @pytest.mark.requirement("chiffon-D8")

@@ -24,7 +24,7 @@ async def failed_after(world, task) -> float:
     began = world.time
     while (await world.task(task.id)).status is Status.QUEUED:
         await world.advance(0.5)
-        assert world.time - began < 300 * SECOND, await world.story(task.id)
+        assert world.time - began < 300 * SECOND, await world.history(task.id)
     return (world.time - began) / SECOND
 
 

@@ -100,7 +100,7 @@ async def test_what_a_gone_agent_held_fails_at_once_and_is_one_failure(world):
         await world.advance(0.1)
     await i1.close(fault=GONE)
     assert {(await world.task(t.id)).status for t in tasks} == {Status.QUEUED}
-    assert (await world.story(tasks[0].id))[-1] == "attempt_failed"
+    assert (await world.history(tasks[0].id))[-1] == "attempt_failed"
     assert world.intake.agent(AgentId("i1")).breaker.failures == 1
     i1 = await world.connect("i1")
     await world.advance(1)

@@ -75,7 +75,7 @@ async def test_an_agent_that_starts_again_comes_to_the_same_questions(world):
         [outgoing] = i1.take()
         assert (outgoing.question.request_id, outgoing.question.answer) == (request, answer)
     assert len(await world.store.questions()) == 2
-    assert (await world.story(task.id)).count("asked") == 2
+    assert (await world.history(task.id)).count("asked") == 2
 
 
 async def test_the_same_request_is_the_same_question(world):

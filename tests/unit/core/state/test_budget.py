@@ -324,7 +324,7 @@ def test_a_hundred_parallel_dispatches_never_overspend(data):
     limits = {"i0": draw(st.integers(1, 30)), "i1": draw(st.integers(1, 30)), "i2": None}
     asked = draw(st.lists(st.integers(1, 12), min_size=100, max_size=100))
 
-    async def story() -> None:
+    async def history() -> None:
         world = SharedWorld(rules=Rules(budget_total=float(total)), seed=draw(st.integers(0, 99)))
         await world.start()
         await world.add("boss", "orchestrator")
@@ -369,6 +369,6 @@ def test_a_hundred_parallel_dispatches_never_overspend(data):
 
     async def bounded() -> None:
         async with asyncio.timeout(30):
-            await story()
+            await history()
 
     asyncio.run(bounded())

@@ -116,8 +116,8 @@ async def test_the_breaker_config_holds_at_once(talking):
 async def test_a_task_of_some_risk_goes_on_and_is_marked(talking):
     task = await ask(talking, constraints={"risk": 0.3})
     assert task.status is Status.ASSIGNED
-    assert await talking.story(task.id) == ["submitted", "log", "assigned"]
-    assert await talking.story((await ask(talking, constraints={"risk": 0.2})).id) == ["submitted", "assigned"]
+    assert await talking.history(task.id) == ["submitted", "log", "assigned"]
+    assert await talking.history((await ask(talking, constraints={"risk": 0.2})).id) == ["submitted", "assigned"]
     fault = await talking.refused(talking.request(None, pinned=AgentId("i1"), constraints={"risk": 2}))
     assert (fault.kind, fault.field) == (Kind.INVALID, "constraints.risk")
 

@@ -205,7 +205,7 @@ def error(severity, kind=Kind.INTERNAL, task=None, id="e1", who=I1):
 async def test_an_error_report_is_kept_with_the_task_and_the_agent(pair):
     task = await pair.submit("worker", pinned=I1)
     await pair.ask(error("medium", task=task.id))
-    assert await pair.story(task.id) == ["submitted", "assigned", "error_reported"]
+    assert await pair.history(task.id) == ["submitted", "assigned", "error_reported"]
     value = (await pair.view.one(Registry.AGENT, I1)).value
     assert [(e["error_id"], e["severity"], e["task_id"]) for e in value["errors"]] == [("e1", "medium", task.id)]
     assert value["last_error"] == rfc3339(pair.time)
@@ -244,7 +244,7 @@ async def test_a_report_about_another_agents_task_counts_only_for_its_sender(pai
     task = await pair.submit("worker", pinned=I2)
     assert await pair.ask(error("critical", task=task.id)) is None
     assert (await pair.task(task.id)).status is Status.ASSIGNED
-    assert await pair.story(task.id) == ["submitted", "assigned"]
+    assert await pair.history(task.id) == ["submitted", "assigned"]
 
 
 async def test_work_that_an_agent_does_not_know_of_any_more_is_given_out_again(pair):
@@ -256,6 +256,6 @@ async def test_work_that_an_agent_does_not_know_of_any_more_is_given_out_again(p
     for _ in range(4):
         await pair.advance(10)
         await pair.ask(ReportStatus(principal=zed, status={"state": "BUSY"}, current_tasks=(task.id,)))
-    assert "attempt_failed" not in await pair.story(task.id)
+    assert "attempt_failed" not in await pair.history(task.id)
     await pair.ask(ReportStatus(principal=zed, status={"state": "IDLE"}))
-    assert "attempt_failed" in await pair.story(task.id)
+    assert "attempt_failed" in await pair.history(task.id)

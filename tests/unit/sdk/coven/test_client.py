@@ -50,7 +50,7 @@ def response(event: Any, cursor: int, **more: Any) -> MessageResponse:
     return MessageResponse(request_id="r", event=event, cursor=cursor, task_id=TASK, **more)
 
 
-STORY = [
+HISTORY = [
     response(Thinking("hm"), 3),
     response(Text("one "), 4),
     response(Text("two "), 5),
@@ -61,10 +61,10 @@ STORY = [
 
 
 class Hub:
-    """Tells a story over its streams, each of which breaks off after as many responses as `breaks` says."""
+    """Sends a history over its streams, each of which breaks off after as many responses as `breaks` says."""
 
-    def __init__(self, gateway: Gateway, story: list[MessageResponse], breaks: list[int] | None = None) -> None:
-        self.story = story
+    def __init__(self, gateway: Gateway, history: list[MessageResponse], breaks: list[int] | None = None) -> None:
+        self.history = history
         self.breaks = breaks or []
         self.sent: list[SendMessage] = []
         self.followed: list[FollowRequest] = []
@@ -98,7 +98,7 @@ class Hub:
         await context.send_initial_metadata((("dragoman-task-id", TASK),))
         context.set_trailing_metadata((("dragoman-task-id", TASK),))
         events: list[list[MessageResponse]] = [[]]
-        for one in self.story:
+        for one in self.history:
             events[-1].append(one)
             if one.cursor:
                 events.append([])
@@ -138,7 +138,7 @@ TOLD: list[tuple[int, str, dict[str, Any]]] = [
 async def test_wherever_streams_break_no_event_is_missed_and_none_comes_twice(
     gateway: Gateway, first: int, second: int
 ) -> None:
-    hub = Hub(gateway, STORY, [first, second])
+    hub = Hub(gateway, HISTORY, [first, second])
     async with client(gateway) as caller:
         told = [(event.seq, event.kind, event.data) async for event in caller.stream("worker", "chat", content="go")]
     assert told == TOLD
@@ -146,7 +146,7 @@ async def test_wherever_streams_break_no_event_is_missed_and_none_comes_twice(
 
 
 async def test_a_call_says_who_what_and_to_whom(gateway: Gateway) -> None:
-    hub = Hub(gateway, STORY)
+    hub = Hub(gateway, HISTORY)
     trace.enter(trace.Span("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
     async with client(gateway, token="t", id="planner") as caller:
         files = [File("a", "text/plain", b"x"), {"name": "b", "mime_type": "", "data": b"y"}]
@@ -165,7 +165,7 @@ async def test_a_call_says_who_what_and_to_whom(gateway: Gateway) -> None:
 
 
 async def test_a_request_is_sent_again_under_the_same_id_until_the_hub_has_it(gateway: Gateway) -> None:
-    hub = Hub(gateway, STORY)
+    hub = Hub(gateway, HISTORY)
     async with client(gateway) as caller:
         await caller.call("worker", "chat")
         hub.refusals = [
@@ -192,7 +192,7 @@ async def test_a_request_is_sent_again_under_the_same_id_until_the_hub_has_it(ga
 async def test_what_the_hub_refuses_is_raised_at_once(
     gateway: Gateway, code: grpc.StatusCode, fault: str | None, raised: type[Exception]
 ) -> None:
-    hub = Hub(gateway, STORY)
+    hub = Hub(gateway, HISTORY)
     async with client(gateway) as caller:
         for call in (
             lambda: caller.call("worker", "chat"),
@@ -220,13 +220,13 @@ async def test_failures_keep_their_facts(gateway: Gateway) -> None:
             await caller.call("worker", "chat")
         failed = caught.value
         assert (failed.task_id, failed.kind, failed.exit_code, failed.output) == (TASK, "work_failed", 2, "so far")
-        hub.story = [response(Error("stopped"), 2, fault=Fault(kind="cancelled", message="stopped"))]
+        hub.history = [response(Error("stopped"), 2, fault=Fault(kind="cancelled", message="stopped"))]
         with pytest.raises(TaskCancelled, match="stopped"):
             await caller.call("worker", "chat")
 
 
 async def test_a_cancel_carries_its_reason_and_the_rest_is_not_supported(gateway: Gateway) -> None:
-    hub = Hub(gateway, STORY)
+    hub = Hub(gateway, HISTORY)
     async with client(gateway) as caller:
         await caller.cancel(TASK, "enough")
         for call in (caller.task(TASK), caller.questions(), caller.answer("q", 1)):
@@ -238,7 +238,7 @@ async def test_a_cancel_carries_its_reason_and_the_rest_is_not_supported(gateway
 
 
 async def test_following_begins_after_the_event_that_is_named(gateway: Gateway) -> None:
-    hub = Hub(gateway, STORY)
+    hub = Hub(gateway, HISTORY)
     async with client(gateway) as caller:
         assert [event.seq async for event in caller.events(TASK, after=5)] == [6, 7]
     assert hub.followed == [FollowRequest(task_id=TASK, after=5)]
@@ -247,14 +247,14 @@ async def test_following_begins_after_the_event_that_is_named(gateway: Gateway) 
 def test_an_attempt_that_failed_takes_its_pieces_with_it() -> None:
     seen = CallEvents(TASK)
     fault = Fault(kind="unavailable", message="gone", retryable=True)
-    story = [
+    history = [
         response(Text("lost"), 2),
         response(Thinking("gone. Trying again."), 3, fault=fault),
         response(ToolUse("t", "df", "not json"), 4),
         response(Text("kept"), 5),
         response(Done(), 6),
     ]
-    told = [seen.add(one) for one in story]
+    told = [seen.add(one) for one in history]
     assert [event.kind for event in told if event] == [
         "progress",
         "attempt_failed",
@@ -280,7 +280,7 @@ def test_a_part_numbered_like_the_event_before_it_is_not_sent_twice() -> None:
 
 
 async def test_the_synchronous_client_does_the_same(gateway: Gateway) -> None:
-    Hub(gateway, STORY, [2])
+    Hub(gateway, HISTORY, [2])
 
     def call() -> tuple[Any, list[int]]:
         with SyncClient(gateway.url, runtime=Hasty()) as caller:
