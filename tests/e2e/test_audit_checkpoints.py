@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dragoman.core.model.audit import GENESIS, AuditRecord, seal
-from tests.support.cli import Said, dragoman
+from tests.support.cli import Finished, dragoman
 from tests.support.hubproc import HubProcess, running
 from tests.support.machine import mount, unmount
 
@@ -52,7 +52,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     return Kept(tmp_path_factory.mktemp("audit"))
 
 
-def verify(data: Path, *more: str) -> Said:
+def verify(data: Path, *more: str) -> Finished:
     return dragoman("audit", "verify", "--data", str(data), "-o", "json", *more)
 
 

@@ -62,7 +62,9 @@ def given_while_paused(outgoing: Outgoing) -> bool:
 class Ledger:
     def __init__(self) -> None:
         self.acked: dict[TaskId, str] = {}
-        self.heard: dict[TaskId, list[int]] = defaultdict(list)  # event numbers, in the order the boss first saw them
+        self.received: dict[TaskId, list[int]] = defaultdict(
+            list
+        )  # event numbers, in the order the boss first saw them
         self.outcomes: dict[TaskId, set[str]] = defaultdict(set)
         self.settled: set[str] = set()  # deliveries whose acknowledgment was confirmed
         self.answers: dict[str, int] = {}  # question → what the person said, and was told to have counted
@@ -82,7 +84,7 @@ class Ledger:
         delivery = outgoing.delivery
         if delivery.id in self.settled:
             self.broken = f"{delivery.id} came again after its acknowledgment was confirmed"
-        seen = self.heard[delivery.task]
+        seen = self.received[delivery.task]
         if delivery.event not in seen:
             if seen and delivery.event < max(seen):
                 self.broken = f"inversion in the lane of {delivery.task}: {delivery.event} after {seen}"

@@ -108,7 +108,7 @@ def test_a_hostile_frame_is_refused_and_the_connection_goes_on(hub: HubProcess, 
     attacker = client(hub, id)
     attacker.ws.send(FRAMES[name])
     assert "agents" in attacker.ask("query-agents", {})
-    errors = [said for said in attacker.heard if said["type"] == "response:error"]
+    errors = [said for said in attacker.received if said["type"] == "response:error"]
     if FRAMES[name]:  # what is no message at all is a line of its log
         assert errors or hub.admin.get(f"/api/v1/agents/{id}/logs").json["logs"]
     assert all(said["error"]["code"] in ("INVALID_REQUEST", "INVALID_MESSAGE_TYPE") for said in errors)

@@ -121,9 +121,9 @@ class Party(HttpClient):
         assert got, f"nothing for {self.id} within {wait:g} s"
         return got[0]
 
-    def register(self, **said: Any) -> Answer:
+    def register(self, **fields: Any) -> Answer:
         body = {"agent_id": self.id, "agent_type": self.kind, "supported_versions": ["1.0"], "work_types": []}
-        return self.post("/api/agent/register", {**body, **said})
+        return self.post("/api/agent/register", {**body, **fields})
 
     def websocket(self, *, receipts: bool = False, **options: Any) -> Socket:
         url = self.url.replace("http://", "ws://") + "/api/agent/ws" + ("?receipts=1" if receipts else "")

@@ -10,7 +10,7 @@ from tests.support.hubproc import HubProcess
 from tests.support.nest import nest
 
 
-class Said(NamedTuple):
+class Finished(NamedTuple):
     code: int
     out: str
     err: str
@@ -20,14 +20,14 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-def dragoman(*arguments: str, hub: HubProcess | None = None, stdin: str = "", **environment: str) -> Said:
+def dragoman(*arguments: str, hub: HubProcess | None = None, stdin: str = "", **environment: str) -> Finished:
     """One command, beside a hub if one is given."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
     where = {} if hub is None else {"DRAGOMAN_DATA": str(hub.data)}
-    said = nest().run(
+    finished = nest().run(
         arguments,
         env={**inherited, "NO_COLOR": "1", "COLUMNS": "200", **where, **environment},
         stdin=stdin,
         timeout=120,
     )
-    return Said(*said)
+    return Finished(*finished)

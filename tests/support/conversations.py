@@ -38,11 +38,11 @@ def asks(world: World, agent: str, task: TaskId | None, **fields: Any) -> AskHel
 
 
 def helps(world: World, agent: str, request: AskHelp, verdict: HelpVerdict, **fields: Any) -> GiveHelp:
-    letter = world.direct_message(agent, "left", kind="HELP_RESPONSE")
+    direct_message = world.direct_message(agent, "left", kind="HELP_RESPONSE")
     return GiveHelp(
         principal=AgentId(agent),
         request_id=request.direct_message.message_id,
-        direct_message=letter,
+        direct_message=direct_message,
         verdict=verdict,
         **fields,
     )
@@ -50,18 +50,18 @@ def helps(world: World, agent: str, request: AskHelp, verdict: HelpVerdict, **fi
 
 def hands(world: World, agent: str, task: TaskId, reason: Handing = Handing.LOAD_BALANCING, **fields: Any) -> HandOver:
     given = {"deadline": Instant(world.time + 20 * SECOND), **fields}
-    letter = world.direct_message(agent, kind="TASK_HANDOFF")
-    return HandOver(principal=AgentId(agent), task_id=task, direct_message=letter, reason=reason, **given)
+    direct_message = world.direct_message(agent, kind="TASK_HANDOFF")
+    return HandOver(principal=AgentId(agent), task_id=task, direct_message=direct_message, reason=reason, **given)
 
 
 def takes(
     world: World, agent: str, request: HandOver, accepted: bool = True, error: str | None = None, **terms: Any
 ) -> AnswerHandover:
-    letter = world.direct_message(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
+    direct_message = world.direct_message(agent, "yes" if accepted else "no", kind="TASK_HANDOFF")
     return AnswerHandover(
         principal=AgentId(agent),
         request_id=request.direct_message.message_id,
-        direct_message=letter,
+        direct_message=direct_message,
         accepted=accepted,
         error=error,
         terms=terms,

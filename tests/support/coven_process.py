@@ -106,7 +106,7 @@ def main(address: str, token: str) -> None:
 
     pb = document()
 
-    def said() -> Any:
+    def messages() -> Any:
         for line in sys.stdin:
             yield ParseDict(json.loads(line), pb.AgentMessage()).SerializeToString()
 
@@ -116,7 +116,7 @@ def main(address: str, token: str) -> None:
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     metadata = (("authorization", f"Bearer {token}"),) if token else None
     with grpc.insecure_channel(address, options=options) as channel:
-        call = channel.stream_stream(STREAM)(said(), metadata=metadata)
+        call = channel.stream_stream(STREAM)(messages(), metadata=metadata)
         try:
             call.initial_metadata()
             tell({"headers": True})

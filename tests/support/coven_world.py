@@ -105,10 +105,10 @@ class Gateway:
 
         async def wait() -> None:
             while True:
-                said = ready()
-                if asyncio.iscoroutine(said):
-                    said = await said
-                if said:
+                answer = ready()
+                if asyncio.iscoroutine(answer):
+                    answer = await answer
+                if answer:
                     return
                 await asyncio.sleep(0.01)
 
@@ -163,10 +163,10 @@ class Call:
 
     async def rest(self) -> list[types.MessageResponse]:
         """Everything until the end."""
-        heard = []
-        while not heard or not heard[-1].last:
-            heard.append(await self.next())
-        return heard
+        chunks = []
+        while not chunks or not chunks[-1].last:
+            chunks.append(await self.next())
+        return chunks
 
     async def code(self) -> Any:
         return await outside.soon(self.call.code())

@@ -57,12 +57,12 @@ class End:
 
     def receive(self, data: bytes) -> list[Event]:
         """A piece of a stream of lines, or one frame."""
-        return self._heard(self.framing.feed(data) if self.framing is not None else [data])
+        return self._events(self.framing.feed(data) if self.framing is not None else [data])
 
     def ended(self) -> list[Event]:
-        return self._heard(self.framing.finish() if self.framing is not None else [])
+        return self._events(self.framing.finish() if self.framing is not None else [])
 
-    def _heard(self, lines: Sequence[Line]) -> list[Event]:
+    def _events(self, lines: Sequence[Line]) -> list[Event]:
         events: list[Event] = []
         how: dict[str, Any] = {"encoding": self._encoding, "limits": self._limits, "agent_id": self._agent_id}
         for line in lines:
@@ -149,7 +149,7 @@ class ForgePeer:
     def __init__(self, hub: ForgeHub, id: str) -> None:
         self.hub = hub
         self.id = id
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self._numbers = count(1)
         self._packs = False
 
@@ -181,11 +181,13 @@ class ForgePeer:
 
     async def say(self, *messages: Any) -> None:
         """One message, or several as a batch; text as it is."""
-        said = messages[0] if len(messages) == 1 else list(messages)
-        if isinstance(said, str | bytes):
-            await self.ws.send(said)
+        message = messages[0] if len(messages) == 1 else list(messages)
+        if isinstance(message, str | bytes):
+            await self.ws.send(message)
         else:
-            await self.ws.send(msgspec.msgpack.encode(said) if self._packs else json.dumps(said, ensure_ascii=False))
+            await self.ws.send(
+                msgspec.msgpack.encode(message) if self._packs else json.dumps(message, ensure_ascii=False)
+            )
 
     def message(self, type: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:
         given = {"type": type, "id": f"{self.id}-{next(self._numbers)}", "timestamp": "2026-02-04T14:30:00Z"}
@@ -199,19 +201,19 @@ class ForgePeer:
 
     async def hear(self) -> dict[str, Any]:
         data = await soon(self.ws.recv())
-        said: dict[str, Any] = msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
-        return said
+        message: dict[str, Any] = msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
+        return message
 
     async def until(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next message that fits; the others are kept in `heard`."""
-        for index, message in enumerate(self.heard):
+        """The next message that fits; the others are kept in `received`."""
+        for index, message in enumerate(self.received):
             if fits(message):
-                return self.heard.pop(index)
+                return self.received.pop(index)
         while True:
             message = await self.hear()
             if fits(message):
                 return message
-            self.heard.append(message)
+            self.received.append(message)
 
     async def ask(self, request: str, *, id: str | None = None, meta: Any = None, **payload: Any) -> Any:
         """The response's payload, or its error."""
@@ -253,7 +255,7 @@ class ForgeClient:
 
     def __init__(self, url: str, id: str, token: str) -> None:
         self.id = id
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         headers = {"Authorization": f"Bearer {token}"}
         address = url.replace("http", "ws") + "/forge/ws"
         link = sync_connect(address, additional_headers=headers, proxy=None, open_timeout=PATIENCE)
@@ -266,14 +268,14 @@ class ForgeClient:
         return id
 
     def until(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        for index, message in enumerate(self.heard):
+        for index, message in enumerate(self.received):
             if fits(message):
-                return self.heard.pop(index)
+                return self.received.pop(index)
         while True:
             message = json.loads(self.ws.recv(timeout=3 * PATIENCE))
             if fits(message):
                 return message
-            self.heard.append(message)
+            self.received.append(message)
 
     def response(self, id: str) -> Any:
         answer = self.until(lambda message: message.get("correlationId") == id)

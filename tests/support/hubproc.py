@@ -184,10 +184,10 @@ class HubProcess:
     def orchestrator(self, id: str = "boss") -> Orchestrator:
         return Orchestrator(self.url, self.token(id, "orchestrator"), id)
 
-    def worker(self, id: str = "i1", kind: str = "infra", **said: Any) -> Worker:
+    def worker(self, id: str = "i1", kind: str = "infra", **fields: Any) -> Worker:
         """An agent that has registered."""
         worker = Worker(self.url, self.token(id, kind), id, kind)
-        answer = worker.register(**said)
+        answer = worker.register(**fields)
         assert answer.status == 200, answer
         return worker
 
@@ -204,7 +204,7 @@ class HubProcess:
 
     def dead_letters(self) -> set[str]:
         """The tasks that were given up."""
-        return {letter["task_id"] for letter in self._pages("deadletters", {})}
+        return {dead_letter["task_id"] for dead_letter in self._pages("deadletters", {})}
 
     def _pages(self, what: str, where: dict[str, str]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -28,7 +28,7 @@ class Ledger:
         self.acknowledged: set[str] = set()
         self.effects: Counter[str] = Counter()  # by request id, counted where the work is done
         self.reported: dict[str, list[int]] = defaultdict(list)  # by task: numbers the hub took with 202
-        self.heard: dict[str, list[int]] = defaultdict(list)  # by task: numbers in the order of first arrival
+        self.received: dict[str, list[int]] = defaultdict(list)  # by task: numbers in the order of first arrival
         self.outcomes: dict[str, set[str]] = defaultdict(set)  # by task: message ids of outcomes
 
     # -- what the orchestrator writes down
@@ -48,8 +48,8 @@ class Ledger:
             number = payload["step"]["number"] if message["type"] == "work_status" else RESULT
             if number == RESULT:
                 self.outcomes[task].add(message["message_id"])
-            if number not in self.heard[task]:  # at least once: the same again is no news
-                self.heard[task].append(number)
+            if number not in self.received[task]:  # at least once: the same again is no news
+                self.received[task].append(number)
 
     # -- what agents write down
 
@@ -73,9 +73,11 @@ class Ledger:
         with self._lock:
             wrong = [f"lost: {task}" for task in self.acknowledged - set(self.outcomes) - given_up]
             wrong += [
-                f"lost a report: {task}" for task in self.outcomes if set(self.reported[task]) - set(self.heard[task])
+                f"lost a report: {task}"
+                for task in self.outcomes
+                if set(self.reported[task]) - set(self.received[task])
             ]
-            wrong += [f"inverted: {task} {order}" for task, order in self.heard.items() if order != sorted(order)]
+            wrong += [f"inverted: {task} {order}" for task, order in self.received.items() if order != sorted(order)]
             wrong += [f"done {n} times: {request}" for request, n in self.effects.items() if n > 1]
             wrong += [f"{len(ids)} outcomes: {task}" for task, ids in self.outcomes.items() if len(ids) > 1]
             done = {task for task, request in self.sent.items() if self.effects[request]}

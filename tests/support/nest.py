@@ -78,9 +78,9 @@ class Hatched:
                 selector.register(self._ended, selectors.EVENT_READ)
                 if not selector.select(timeout):
                     raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0)
-            said = os.read(self._ended, 16)
+            answer = os.read(self._ended, 16)
             os.close(self._ended)
-            self.returncode = int(said) if said else -signal.SIGKILL  # the nest is gone, and they with it
+            self.returncode = int(answer) if answer else -signal.SIGKILL  # the nest is gone, and they with it
         return self.returncode
 
     def poll(self) -> int | None:
@@ -189,8 +189,8 @@ def sit(link: socket.socket) -> None:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is link:
-                    said, fds, _, _ = socket.recv_fds(link, REQUEST, 6)
-                    if not said:
+                    request, fds, _, _ = socket.recv_fds(link, REQUEST, 6)
+                    if not request:
                         return
                     pid = os.fork()
                     if pid == 0:
@@ -199,7 +199,7 @@ def sit(link: socket.socket) -> None:
                         selector.close()
                         for end in (link.fileno(), wake, woken, fds[3], *ended.values()):
                             os.close(end)
-                        become(json.loads(said), fds[:3], fds[4:])
+                        become(json.loads(request), fds[:3], fds[4:])
                     for end in (*fds[:3], *fds[4:]):
                         os.close(end)
                     ended[pid] = fds[3]
@@ -243,10 +243,10 @@ class Egg:
             with open(os.devnull, "r+b") as nothing:
                 for standard in (0, 1):
                     os.dup2(nothing.fileno(), standard)
-            told, fds, _, _ = socket.recv_fds(link, REQUEST, 2)
+            request, fds, _, _ = socket.recv_fds(link, REQUEST, 2)
             link.close()
-            if told:
-                mask, log_cap, path = told.decode().split(" ", 2)
+            if request:
+                mask, log_cap, path = request.decode().split(" ", 2)
                 os.umask(int(mask))
                 writer.main([str(fds[0]), str(hub), log_cap, path])
             code = 0

@@ -41,7 +41,7 @@ class Senders:
         self._stop = threading.Event()
         self._senders: dict[str, Callable[[], Iterator[str]]] = {
             "chiffon": self._chiffon,
-            "agentmsg": self._letters,
+            "agentmsg": self._messages,
             "forge": self._forge_tasks,
             "a2acp": self._requests,
             "files": self._with_files,
@@ -82,7 +82,7 @@ class Senders:
             assert answer.status == 202
             yield task_of(request)
 
-    def _letters(self) -> Iterator[str]:
+    def _messages(self) -> Iterator[str]:
         while True:
             yield self.ada.say("ERROR_REPORT", "bob", words.error("ada", None, message="?"))["id"]
 
@@ -116,13 +116,13 @@ class Senders:
         tasks = self.hub.tasks()
         there = {task["id"] for task in tasks}
         if "agentmsg" in self.acknowledged:
-            there |= {letter["id"] for letter in self.bob.hear()}
-        told = {name: {id for id, at in ids.items() if at < cut_at} for name, ids in self.acknowledged.items()}
-        asked = told.pop("a2acp", set())
-        lost = {name: ids - there for name, ids in told.items()}
+            there |= {message["id"] for message in self.bob.hear()}
+        noted = {name: {id for id, at in ids.items() if at < cut_at} for name, ids in self.acknowledged.items()}
+        asked = noted.pop("a2acp", set())
+        lost = {name: ids - there for name, ids in noted.items()}
         if len(asked) > sum(task["protocol_in"] == "a2acp" for task in tasks):  # its tasks have names of their own
             lost["a2acp"] = asked
-        for id in told.get("files", set()) - lost.get("files", set()):
+        for id in noted.get("files", set()) - lost.get("files", set()):
             file, data = self.files[id]
             found = self.hub.admin.get(f"/api/v1/tasks/{id}/files/{file}")
             if (found.status, found.body) != (200, data):

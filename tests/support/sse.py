@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 PATIENCE = 60.0
 
 
-class Told(NamedTuple):
+class SentEvent(NamedTuple):
     id: int | None
     kind: str
     data: dict[str, Any]
@@ -26,12 +26,12 @@ class Reader:
 
     def __init__(self, task: str) -> None:
         self.task = task
-        self.seen: list[Told] = []
+        self.seen: list[SentEvent] = []
         self.ended = False
 
     @property
     def last(self) -> int:
-        return max((told.id for told in self.seen if told.id is not None), default=0)
+        return max((event.id for event in self.seen if event.id is not None), default=0)
 
     def read(self, url: str, token: str, most: int | None = None) -> Reader:
         """Until the task's end, a broken connection, or `most` events."""
@@ -41,11 +41,11 @@ class Reader:
             connection.request("GET", f"/api/v1/tasks/{self.task}/events", None, headers)
             answer = connection.getresponse()
             assert answer.status == 200, (answer.status, answer.read())
-            for count, told in enumerate(frames(answer), 1):
-                if told.kind == "end":
+            for count, event in enumerate(frames(answer), 1):
+                if event.kind == "end":
                     self.ended = True
                     break
-                self.seen.append(told)
+                self.seen.append(event)
                 if count == most:
                     break
         except (OSError, http.client.HTTPException):
@@ -56,15 +56,15 @@ class Reader:
 
     @property
     def numbers(self) -> list[int]:
-        return [told.id for told in self.seen if told.id is not None]
+        return [event.id for event in self.seen if event.id is not None]
 
     @property
     def text(self) -> str:
         """Every piece of output, in the order it came."""
-        return "".join(str(told.body.get("output", "")) for told in self.seen if told.kind == "progress")
+        return "".join(str(event.body.get("output", "")) for event in self.seen if event.kind == "progress")
 
 
-def frames(lines: Any) -> Iterator[Told]:
+def frames(lines: Any) -> Iterator[SentEvent]:
     id, kind, data = None, "message", b""
     for line in lines:
         field, _, value = line.rstrip(b"\n").partition(b": ")
@@ -76,5 +76,5 @@ def frames(lines: Any) -> Iterator[Told]:
             data += value
         elif line == b"\n":
             if data:
-                yield Told(id, kind, json.loads(data))
+                yield SentEvent(id, kind, json.loads(data))
             id, kind, data = None, "message", b""

@@ -89,7 +89,7 @@ async def test_the_hub_answers_each_request_once_and_names_it(hub: ForgeHub) -> 
     assert (await planner.response(requests[1]["id"]))["code"] == "NOT_FOUND"
     assert await planner.response(requests[0]["id"]) == {"tasks": []}
     await planner.ask("query-tasks")
-    assert planner.heard == []  # no response but these three
+    assert planner.received == []  # no response but these three
 
 
 @pytest.mark.requirement("FG-MSG-5")
@@ -98,7 +98,7 @@ async def test_the_hub_takes_what_only_it_may_say_for_a_line_of_the_log(hub: For
     await planner.say(planner.message("notify:shutdown", {}))
     await planner.say(planner.message("response:success", {}, correlationId="r"))
     await planner.ask("query-tasks")
-    assert planner.heard == []
+    assert planner.received == []
 
 
 @pytest.mark.requirement("FG-MSG-5")

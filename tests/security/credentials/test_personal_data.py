@@ -108,11 +108,11 @@ def test_an_error_that_quotes_it_leaves_as_its_type_and_place(step: Callable[[An
 
 
 def test_what_is_known_to_quote_nothing_and_cancellations_pass() -> None:
-    class Told(Exception):
+    class SentEvent(Exception):
         pass
 
-    with pytest.raises(Told), handling(Told):
-        raise Told
+    with pytest.raises(SentEvent), handling(SentEvent):
+        raise SentEvent
     with pytest.raises(KeyboardInterrupt), handling():
         raise KeyboardInterrupt
 

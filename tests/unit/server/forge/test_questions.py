@@ -99,7 +99,7 @@ async def test_an_agent_that_waits_for_an_answer_learns_that_its_task_ended_firs
     else:
         await hub.world.advance(601)
     assert (await worker.notice("task-cancelled"))["taskId"] == task.id
-    assert worker.heard == []  # first why, then what comes of it
+    assert worker.received == []  # first why, then what comes of it
     refused = await worker.response(id)
     assert (refused["code"], refused["details"]["reason"]) == ("INVALID_REQUEST", "cancelled")
     assert (await question(hub)).status is QuestionStatus.WITHDRAWN

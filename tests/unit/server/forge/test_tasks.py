@@ -45,7 +45,7 @@ async def test_a_submitted_task_reaches_the_agent_with_the_role_and_the_capabili
     assert (given["id"], given["payload"], given["colour"]) == (task["id"], {"file": "src/auth.ts"}, "green")
     assert (given["requiredRole"], given["requiredCapabilities"]) == ("worker", ["typescript"])
     assert (given["submittedBy"], given["assignedTo"], given["attempt"]) == ("planner-1", "worker-1", 1)
-    assert other.heard == []
+    assert other.received == []
 
 
 @pytest.mark.requirement("forge-D14", "FG-NOT-1")
