@@ -20,6 +20,7 @@ import { Wire } from "./pages/Wire";
 import { followLinks, go, match, path } from "./router";
 import { enter, entry, me } from "./session";
 import { Icon, type IconName } from "./ui/Icon";
+import { openRow } from "./ui/openRow";
 import { Dialog, Empty, ErrorBox, Toasts, failed } from "./ui/parts";
 import { targetOf } from "./ui/selection";
 
@@ -67,6 +68,8 @@ export function App() {
   useEffect(() => {
     void enter();
     addEventListener("click", followLinks);
+    addEventListener("click", openRow);
+    addEventListener("auxclick", openRow);
     addEventListener("keydown", onKey);
   }, []);
   if (entry.value === "asking") return null;

@@ -235,8 +235,8 @@ export function Agent({ id }: { id: string }) {
         {tasks.length ? (
           <ul class="rows">
             {tasks.map((task) => (
-              <li class="line agent-task" key={task.id}>
-                <TaskLink id={task.id} />
+              <li class="line agent-task" data-row="" key={task.id}>
+                <TaskLink id={task.id} opens />
                 <strong>{task.type}</strong>
                 <Status status={task.status} />
                 <span class="grow cut muted">{task.name}</span>

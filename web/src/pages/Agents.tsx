@@ -70,8 +70,8 @@ export function Agents() {
 function AgentRow({ agent, current }: { agent: Agent; current: boolean }) {
   const load = agent.max_concurrent ? Math.min(1, agent.current_tasks.length / agent.max_concurrent) : 0;
   return (
-    <li class={current ? "line agent-line current" : "line agent-line"} data-testid="agent-row" data-id={agent.id}>
-      <a class="agent-name" href={`/agents/${encodeURIComponent(agent.id)}`}>
+    <li class={current ? "line agent-line current" : "line agent-line"} data-row="" data-testid="agent-row" data-id={agent.id}>
+      <a class="agent-name" data-open="" href={`/agents/${encodeURIComponent(agent.id)}`}>
         {agent.id}
       </a>
       <Protocol name={agent.protocol} />

@@ -1,8 +1,10 @@
+import { type ComponentChildren, Fragment } from "preact";
 import type { AuditView } from "../api/types";
-import { place } from "../router";
+import { place, withQuery } from "../router";
 import { Choice, Search } from "../ui/Filters";
 import { number } from "../ui/format";
-import { Ago, Empty, ErrorBox, Status } from "../ui/parts";
+import { Ago, Copy, Dialog, Empty, ErrorBox, Protocol, Status } from "../ui/parts";
+import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
 import { VirtualList } from "../ui/VirtualList";
 
@@ -15,6 +17,12 @@ export function Audit() {
   const view = useView<AuditView>("/audit/view", filters);
   const records = view.data?.records ?? [];
   const verdict = view.data?.verdict;
+  const open = records.find((record) => String(record.seq) === query.get("record"));
+  const rows = useRows(
+    records.map((record) => String(record.seq)),
+    (seq) => withQuery({ record: seq }),
+    view.reading,
+  );
   const exported = new URLSearchParams();
   for (const [name, value] of Object.entries(filters)) if (value) exported.set(name, value);
   return (
@@ -69,20 +77,24 @@ export function Audit() {
                 <span role="columnheader">When</span>
               </div>
             }
-            render={(record) => (
-              <div class="cells audit-grid">
-                <span role="cell" class="mono small muted wide">
+            current={rows.current}
+            moved={rows.at}
+            render={(record, index) => (
+              <div class={`cells audit-grid${rows.current === index ? " current" : ""}`} data-row="" data-testid="audit-row">
+                <span role="cell" class="mono small muted wide count-cell">
                   {record.seq}
                 </span>
                 <strong role="cell" class="cut" title={record.principal}>
                   {record.principal}
                 </strong>
                 <span role="cell" class="cut">
-                  {record.action}
+                  <button type="button" class="link" data-open="" onClick={() => withQuery({ record: String(record.seq) })}>
+                    {record.action}
+                  </button>
                 </span>
                 <span role="cell" class="cut muted mono small wide" title={record.subject ?? ""}>
-                  {record.subject?.length && record.action.startsWith("task.") ? (
-                    <a href={`/tasks/${encodeURIComponent(record.subject)}`}>{record.subject}</a>
+                  {isTask(record) ? (
+                    <a href={`/tasks/${encodeURIComponent(record.subject ?? "")}`}>{record.subject}</a>
                   ) : (
                     record.subject
                   )}
@@ -99,6 +111,45 @@ export function Audit() {
           />
         )}
       </section>
+      {open ? <Whole record={open} key={open.seq} onClose={() => withQuery({ record: null })} /> : null}
     </>
   );
 }
+
+/** One record with everything that its hash is over. */
+function Whole({ record, onClose }: { record: AuditView["records"][number]; onClose: () => void }) {
+  const { subject, action } = record;
+  const facts: [string, ComponentChildren][] = [
+    ["Outcome", <Status status={record.outcome} />],
+    ["Who", record.principal],
+    ["Action", action],
+    ["On", subject && isTask(record) ? <a href={`/tasks/${encodeURIComponent(subject)}`}>{subject}</a> : subject],
+    ["Reason", record.reason],
+    ["At", new Date(record.at).toLocaleString()],
+    ["Protocol", record.protocol ? <Protocol name={record.protocol} /> : null],
+    ["Digest of the content", record.digest ? <code>{record.digest}</code> : null],
+    ["Hash", <code>{record.hash}</code>],
+    ["Hash of the record before", <code>{record.prev}</code>],
+  ];
+  return (
+    <Dialog title={`Record ${number(record.seq)}`} onClose={onClose} wide>
+      <div class="stack">
+        <dl class="facts record-facts">
+          {facts.map(([name, value]) =>
+            value ? (
+              <Fragment key={name}>
+                <dt>{name}</dt>
+                <dd>{value}</dd>
+              </Fragment>
+            ) : null,
+          )}
+        </dl>
+        <p>
+          <Copy text={JSON.stringify(record, null, 2)} label="Copy as JSON" />
+        </p>
+      </div>
+    </Dialog>
+  );
+}
+
+const isTask = (record: AuditView["records"][number]): boolean => !!record.subject && record.action.startsWith("task.");

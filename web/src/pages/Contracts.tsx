@@ -10,6 +10,7 @@ import { may } from "../session";
 import { Choice, Search } from "../ui/Filters";
 import { duration, number, plural } from "../ui/format";
 import { AgentLink, Ago, Dialog, Empty, ErrorBox, Json, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
+import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
 
 const MOST = 500;
@@ -29,6 +30,11 @@ export function Contracts() {
   const all = view.data?.contracts ?? [];
   const contracts = all.filter((contract) => !standing || contract.standing === standing);
   const open = query.get("open");
+  const rows = useRows(
+    contracts.map((contract) => contract.id),
+    (id) => withQuery({ open: id }),
+    view.reading,
+  );
   return (
     <>
       <div class="page-head">
@@ -50,8 +56,8 @@ export function Contracts() {
           </Empty>
         ) : (
           <ul class="rows">
-            {contracts.map((contract) => (
-              <li class="line contract" key={contract.id} data-testid="contract-row" data-id={contract.id}>
+            {contracts.map((contract, index) => (
+              <li class={rows.current === index ? "line contract current" : "line contract"} key={contract.id} data-row="" data-testid="contract-row" data-id={contract.id}>
                 <span class="contract-who">
                   <span>
                     <AgentLink id={contract.source.agent} />{" "}
@@ -72,7 +78,7 @@ export function Contracts() {
                   <Until contract={contract} />
                 </span>
                 <span class="row tight actions">
-                  <button type="button" class="button" onClick={() => withQuery({ open: contract.id })}>
+                  <button type="button" class="button" data-open="" onClick={() => withQuery({ open: contract.id })}>
                     Terms
                   </button>
                   {contract.standing === "active" && may("operator") ? (

@@ -150,7 +150,7 @@ function Group({ kind, letters, chosen, current, onChoose, onEdit, onBulk }: Gro
       </header>
       <ul class="rows">
         {letters.map((letter) => (
-          <li class={current === letter.id ? "line letter current" : "line letter"} key={letter.id} data-testid="deadletter-row" data-id={letter.id}>
+          <li class={current === letter.id ? "line letter current" : "line letter"} key={letter.id} data-row="" data-testid="deadletter-row" data-id={letter.id}>
             <input
               type="checkbox"
               aria-label={`Select dead letter ${letter.id}`}
@@ -174,7 +174,7 @@ function Group({ kind, letters, chosen, current, onChoose, onEdit, onBulk }: Gro
               </p>
             </div>
             <span class="row tight actions">
-              <button type="button" class="button" data-testid="deadletter-edit" onClick={() => onEdit(letter.id)}>
+              <button type="button" class="button" data-open="" data-testid="deadletter-edit" onClick={() => onEdit(letter.id)}>
                 Inspect
               </button>
               {may("operator") ? (

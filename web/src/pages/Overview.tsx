@@ -169,9 +169,9 @@ function Failing({ tasks }: { tasks: Data["failing"] }) {
       {tasks.length ? (
         <ul class="rows">
           {tasks.map((task) => (
-            <li key={task.id} class="failing">
+            <li key={task.id} class="failing" data-row="">
               <div class="row">
-                <TaskLink id={task.id} />
+                <TaskLink id={task.id} opens />
                 <strong class="grow cut">{task.type}</strong>
                 <Route from={task.protocol_in} to={task.protocol_out} />
                 <span class="small muted ago">
@@ -211,8 +211,8 @@ function Agents({ data }: { data: Data }) {
       {data.breakers.length ? (
         <ul class="rows">
           {data.breakers.map((breaker) => (
-            <li key={breaker.agent} class="line">
-              <AgentLink id={breaker.agent} />
+            <li key={breaker.agent} class="line" data-row="">
+              <AgentLink id={breaker.agent} opens />
               <Status status={breaker.state} detail="breaker" />
               <span class="grow muted small">{plural(breaker.failures, "failure")} in a row</span>
               {breaker.until ? <span class="small muted">until {new Date(breaker.until).toLocaleTimeString()}</span> : null}
@@ -232,9 +232,9 @@ function Agents({ data }: { data: Data }) {
           </thead>
           <tbody>
             {figures.map(([id, one]) => (
-              <tr key={id}>
+              <tr key={id} data-row="">
                 <th scope="row">
-                  <AgentLink id={id} />
+                  <AgentLink id={id} opens />
                 </th>
                 <td>{number(one.completed)}</td>
                 <td class={one.failed ? "bad" : "muted"}>{number(one.failed)}</td>

@@ -191,6 +191,7 @@ export function Tasks() {
             render={(task, index) => (
               <div
                 class={`cells tasks-grid${rows.current === index ? " current" : ""}`}
+                data-row=""
                 data-testid="task-row"
                 data-id={task.id}
                 data-status={task.status}
@@ -204,7 +205,7 @@ export function Tasks() {
                   />
                 </span>
                 <span role="cell" class="cut">
-                  <TaskLink id={task.id} /> <a class="task-type" href={`/tasks/${encodeURIComponent(task.id)}`}>
+                  <TaskLink id={task.id} opens /> <a class="task-type" href={`/tasks/${encodeURIComponent(task.id)}`}>
                     {task.type}
                   </a>{" "}
                   <span class="muted">{task.name ?? ""}</span>

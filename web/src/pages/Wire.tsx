@@ -4,10 +4,11 @@ import { signal, useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import type { StreamEvent } from "../api/types";
 import { onChanges } from "../live/stream";
-import { place } from "../router";
+import { go, place } from "../router";
 import { Choice, Search } from "../ui/Filters";
 import { bytes, clock, humanKind, number, plural } from "../ui/format";
 import { AgentLink, Empty, Protocol, TaskLink } from "../ui/parts";
+import { useRows } from "../ui/selection";
 import { VirtualList } from "../ui/VirtualList";
 
 const MOST = 2000;
@@ -17,6 +18,8 @@ const recent = signal<StreamEvent[]>([]);
 onChanges(({ wire }) => {
   if (wire.length) recent.value = [...wire.slice().reverse(), ...recent.value].slice(0, MOST);
 });
+
+const keyOf = (row: StreamEvent): string => `${row.task_id}/${row.seq}`;
 
 export function Wire() {
   const held = useSignal<StreamEvent[] | null>(null);
@@ -36,6 +39,12 @@ export function Wire() {
       (!query.get("protocol") || row.protocol === query.get("protocol")) &&
       (!query.get("agent") || row.agent === query.get("agent")) &&
       (!text || `${row.kind} ${row.text} ${row.task_id}`.toLowerCase().includes(text)),
+  );
+  const keys = shown.map(keyOf);
+  const { current, at } = useRows(
+    keys,
+    (key) => go(`/tasks/${encodeURIComponent(key.slice(0, key.lastIndexOf("/")))}`),
+    false,
   );
   return (
     <>
@@ -85,9 +94,11 @@ export function Wire() {
                 <span role="columnheader">Task</span>
               </div>
             }
-            keyOf={(row) => `${row.task_id}/${row.seq}`}
-            render={(row) => (
-              <div class="cells wire-grid" data-testid="wire-row" data-task={row.task_id}>
+            keyOf={keyOf}
+            current={current}
+            moved={at}
+            render={(row, index) => (
+              <div class={`cells wire-grid${current === index ? " current" : ""}`} data-row="" data-testid="wire-row" data-task={row.task_id}>
                 <time role="cell" class="mono small muted" dateTime={row.at}>
                   {clock(row.at)}
                 </time>
@@ -107,7 +118,7 @@ export function Wire() {
                   {row.bytes ? bytes(row.bytes) : ""}
                 </span>
                 <span role="cell">
-                  <TaskLink id={row.task_id} />
+                  <TaskLink id={row.task_id} opens />
                 </span>
               </div>
             )}

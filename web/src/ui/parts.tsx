@@ -71,16 +71,23 @@ export function Route({ from, to }: { from: string; to: string | null | undefine
   );
 }
 
-export function TaskLink({ id }: { id: string }) {
+/** `opens`: a click anywhere on its row follows it (`openRow`). */
+export function TaskLink({ id, opens }: { id: string; opens?: boolean }) {
   return (
-    <a class="mono" href={`/tasks/${encodeURIComponent(id)}`} title={id}>
+    <a class="mono" href={`/tasks/${encodeURIComponent(id)}`} title={id} data-open={opens}>
       {shortId(id)}
     </a>
   );
 }
 
-export function AgentLink({ id }: { id: string | null | undefined }) {
-  return id ? <a href={`/agents/${encodeURIComponent(id)}`}>{id}</a> : <span class="muted">–</span>;
+export function AgentLink({ id, opens }: { id: string | null | undefined; opens?: boolean }) {
+  return id ? (
+    <a href={`/agents/${encodeURIComponent(id)}`} data-open={opens}>
+      {id}
+    </a>
+  ) : (
+    <span class="muted">–</span>
+  );
 }
 
 export function Ago({ at }: { at: string | null | undefined }) {

@@ -40,6 +40,8 @@ export function targetOf(event: KeyboardEvent): HTMLElement {
 }
 
 const KEYS = new Set(["j", "k", "x", "Enter"]);
+/** What has the focus and does something of its own by Enter. */
+const OPENS_ITSELF = "a, button, summary, [role=button]";
 
 /** `reading`: the rows are not known yet. */
 export function useRows(ids: readonly string[], onOpen: (id: string) => void, reading: boolean): Rows {
@@ -77,7 +79,8 @@ export function useRows(ids: readonly string[], onOpen: (id: string) => void, re
     const onKey = (event: KeyboardEvent) => {
       const target = targetOf(event);
       if (event.metaKey || event.ctrlKey || event.altKey || target.closest("input, textarea, select, dialog")) return;
-      if (!KEYS.has(event.key) || (event.key === "Enter" && target !== document.body)) return;
+      if (!KEYS.has(event.key) || (event.key === "Enter" && target.closest(OPENS_ITSELF))) return;
+      if (event.key === "Enter") event.preventDefault(); // or it presses a button of the dialog that it opens
       if (drawn.current.reading) early.current.push(event.key);
       else press(event.key);
     };
