@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { address } from "../src/api/client";
-import { ago, bytes, duration, plural, pretty, readable, shortDuration, shortId } from "../src/ui/format";
+import { ago, bytes, duration, formOf, inWords, plural, pretty, readable, shortDuration, shortId } from "../src/ui/format";
 import { exampleOf, fieldsOf } from "../src/ui/schema";
 import { indexOf, move } from "../src/ui/selection";
 
@@ -95,4 +95,32 @@ test("an axis says a time in one unit", () => {
 test("a sentence of the hub says many seconds as minutes", () => {
   expect(readable("only the deadline ends it, in 3389.8 s.", 0)).toBe("only the deadline ends it, in 56 min 30 s.");
   expect(readable("silent for 30 s", 0)).toBe("silent for 30 s");
+});
+
+test.each<[unknown, string]>([
+  ["yes", "yes"],
+  [3, "3"],
+  [true, "yes"],
+  [{ answer: "use the blue one" }, "use the blue one"],
+  ['{"output":"line one\\nline two"}', "line one\nline two"],
+  ["{not json", "{not json"],
+])("%j is read as the text %j", (value, text) => {
+  expect(formOf(value)).toEqual({ is: "text", text });
+});
+
+test("a few named values are read by their names, a structure as JSON", () => {
+  expect(formOf({ url: "https://kuma.lan", monitors: 3, dry: false, hosts: ["a", "b"], note: null })).toEqual({
+    is: "fields",
+    fields: [
+      ["url", "https://kuma.lan"],
+      ["monitors", "3"],
+      ["dry", "no"],
+      ["hosts", "a, b"],
+      ["note", "–"],
+    ],
+  });
+  expect(formOf({ dataset_id: "d-1" })).toEqual({ is: "fields", fields: [["dataset_id", "d-1"]] });
+  for (const value of [{ a: { b: 1 } }, [1, 2], {}, [{ a: 1 }]]) expect(formOf(value)).toEqual({ is: "structure" });
+  expect(inWords({ dataset_id: "d-1", rows: 3 })).toBe("dataset id: d-1, rows: 3");
+  expect(inWords([1, { a: 2 }])).toBe('[1,{"a":2}]');
 });

@@ -5,7 +5,7 @@ import type { AgentView, Credential } from "../api/types";
 import { go } from "../router";
 import { may } from "../session";
 import { bytes, clock, humanKind, plural, readable } from "../ui/format";
-import { Ago, Copy, Dialog, Empty, ErrorBox, Json, Protocol, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
+import { Ago, Copy, Dialog, Empty, ErrorBox, Json, Payload, Protocol, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useView } from "../ui/view";
 
 function Capabilities({ agent }: { agent: AgentView["agent"] }) {
@@ -127,7 +127,7 @@ function Process({ agent }: { agent: AgentView["agent"] }) {
             ) : null,
           )}
         </dl>
-        {reported ? <Json value={reported.status} label="Reported status" /> : null}
+        {reported ? <Payload value={reported.status} label="Reported status" /> : null}
         {reported?.errors.length ? (
           <div class="stack-s">
             <h3>Its last errors</h3>

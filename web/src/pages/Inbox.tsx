@@ -4,8 +4,8 @@ import { post } from "../api/client";
 import type { Question, QuestionList } from "../api/types";
 import { go } from "../router";
 import { may } from "../session";
-import { plural } from "../ui/format";
-import { AgentLink, Ago, Empty, ErrorBox, Json, Route, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
+import { inWords, plural } from "../ui/format";
+import { AgentLink, Ago, Empty, ErrorBox, Payload, Route, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
 
@@ -106,7 +106,7 @@ function Together({ questions, onAnswer }: { questions: Question[]; onAnswer: (a
       <strong>{questions.length} selected</strong>
       {shared.map((option) => (
         <button type="button" class="button" key={String(option)} onClick={() => onAnswer(option, note.value)}>
-          Answer all: {String(option)}
+          Answer all: {inWords(option)}
         </button>
       ))}
       {free ? (
@@ -183,7 +183,7 @@ export function QuestionCard({ question, task, current, chosen, onChoose, onAnsw
         {left !== null ? (
           <span class={left < 300_000 ? "small deadline soon" : "small deadline"}>
             {left > 0 ? `${Math.max(1, Math.round(left / 60_000))} min left` : "time is up"}
-            {question.has_default ? `, then “${String(question.default)}”` : ""}
+            {question.has_default ? `, then “${inWords(question.default)}”` : ""}
           </span>
         ) : null}
       </header>
@@ -213,7 +213,7 @@ export function QuestionCard({ question, task, current, chosen, onChoose, onAnsw
         {question.context ? (
           <details>
             <summary>What the agent says about it</summary>
-            <Json value={question.context} />
+            <Payload value={question.context} label="What the agent says about it" />
           </details>
         ) : null}
         {question.options.length ? (
@@ -227,7 +227,7 @@ export function QuestionCard({ question, task, current, chosen, onChoose, onAnsw
                 disabled={!may("operator")}
                 onClick={() => onAnswer(option, note.value)}
               >
-                {typeof option === "string" ? option : JSON.stringify(option)}
+                {inWords(option)}
               </button>
             ))}
           </div>

@@ -9,7 +9,7 @@ import { place, withQuery } from "../router";
 import { save } from "../sequence/standalone";
 import { may } from "../session";
 import { exampleOf, fieldsOf, type Field } from "../ui/schema";
-import { Copy, Empty, ErrorBox, Json, Status, TaskLink, ViewOnly, failed, toast } from "../ui/parts";
+import { Copy, Empty, ErrorBox, Payload, Status, TaskLink, ViewOnly, failed, toast } from "../ui/parts";
 import { pretty } from "../ui/format";
 import { reader } from "../ui/reader";
 import { useView } from "../ui/view";
@@ -205,7 +205,7 @@ export function Playground() {
               {exchange.value.reply !== null && exchange.value.reply !== undefined ? (
                 <>
                   <h3>Reply</h3>
-                  <Json value={exchange.value.reply} label="Reply" />
+                  <Payload value={exchange.value.reply} label="Reply" />
                 </>
               ) : null}
               <Frames title="Sent" frames={exchange.value.sent} />

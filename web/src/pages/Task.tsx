@@ -19,7 +19,7 @@ import { atEnd } from "../sequence/place";
 import { Sequence } from "../sequence/Sequence";
 import { may } from "../session";
 import { bytes, clock, duration, humanKind, number, pretty, readable, shortId } from "../ui/format";
-import { AgentLink, Ago, Copy, Dialog, ErrorBox, Json, Protocol, Status, Tabs, TaskLink, ViewOnly, failed, now, toast, toneOf } from "../ui/parts";
+import { AgentLink, Ago, Copy, Dialog, ErrorBox, Json, Payload, Protocol, Status, Tabs, TaskLink, ViewOnly, failed, now, toast, toneOf } from "../ui/parts";
 import { useView } from "../ui/view";
 import { QuestionCard } from "./Inbox";
 
@@ -186,17 +186,19 @@ export function Task({ id }: { id: string }) {
         .filter((one) => one.answered_at)
         .map((one) => (
           <section class="card" key={one.id} data-testid="answered" data-id={one.id}>
-            <div class="body">
+            <div class="body stack-s">
               <p>{one.question}</p>
-              <p class="muted">
-                {one.status === "answered" ? (
-                  <>
-                    <strong>{typeof one.answer === "string" ? one.answer : JSON.stringify(one.answer)}</strong>, answered by{" "}
-                    {one.answered_by}
-                  </>
+              {one.status === "answered" ? (
+                typeof one.answer === "string" ? (
+                  <p class="payload-text">
+                    <strong>{one.answer}</strong>
+                  </p>
                 ) : (
-                  `${one.status} without an answer`
-                )}{" "}
+                  <Payload value={one.answer} label="Answer" />
+                )
+              ) : null}
+              <p class="muted small">
+                {one.status === "answered" ? `answered by ${one.answered_by}` : `${humanKind(one.status)} without an answer`}{" "}
                 <Ago at={one.answered_at} />
                 {one.note ? `: ${one.note}` : null}
               </p>
@@ -293,7 +295,7 @@ function Output({ task }: { task: TaskOut }) {
       {result !== undefined && result !== null ? (
         <>
           <h3>Result</h3>
-          <Json value={result} label="Result" />
+          <Payload value={result} label="Result" />
         </>
       ) : null}
       {task.files.length ? (
@@ -462,7 +464,7 @@ function Details({ task }: { task: TaskOut }) {
         )}
       </dl>
       <h3>Input</h3>
-      <Json value={task.input ?? {}} label="Input" />
+      <Payload value={task.input ?? {}} label="Input" />
       {Object.keys(task.constraints ?? {}).length ? (
         <>
           <h3>Constraints</h3>

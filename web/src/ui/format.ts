@@ -55,6 +55,56 @@ export function pretty(value: unknown): string {
   return JSON.stringify(value, null, 2) ?? "";
 }
 
+/** What an agent or a person wrote, as it is read: a text, a few named values, or a structure that only JSON shows. */
+export type Form =
+  | { is: "text"; text: string }
+  | { is: "fields"; fields: [name: string, text: string][] }
+  | { is: "structure" };
+
+const MOST_FIELDS = 24;
+
+export function formOf(value: unknown): Form {
+  const meant = parsed(value);
+  const text = textIn(meant);
+  if (text !== null) return { is: "text", text };
+  if (!meant || typeof meant !== "object" || Array.isArray(meant)) return { is: "structure" };
+  const fields = Object.entries(meant).map(([name, one]): [string, string | null] => [
+    name,
+    Array.isArray(one) ? (one.every((part) => textIn(part) !== null) ? one.map(textIn).join(", ") : null) : textIn(one),
+  ]);
+  const [first] = fields;
+  if (!first || fields.length > MOST_FIELDS || fields.some(([, one]) => one === null)) return { is: "structure" };
+  if (fields.length === 1 && GENERIC.has(first[0])) return { is: "text", text: first[1] ?? "" };
+  return { is: "fields", fields: fields as [string, string][] };
+}
+
+/** Fields that only wrap a text, where a protocol wants an object. */
+const GENERIC = new Set(["answer", "content", "message", "output", "reply", "response", "result", "text", "value"]);
+
+/** A string that is a JSON object or list is what it stands for. */
+function parsed(value: unknown): unknown {
+  if (typeof value !== "string" || !/^\s*[[{]/.test(value)) return value;
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value;
+  }
+}
+
+function textIn(value: unknown): string | null {
+  if (typeof value === "string") return value;
+  if (typeof value === "number" || typeof value === "bigint") return String(value);
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  return value === null ? "–" : null;
+}
+
+/** The same on one line. */
+export function inWords(value: unknown): string {
+  const form = formOf(value);
+  if (form.is === "text") return form.text;
+  return form.is === "fields" ? form.fields.map(([name, text]) => `${humanKind(name)}: ${text}`).join(", ") : JSON.stringify(parsed(value));
+}
+
 export const humanKind = (kind: string): string => kind.replaceAll("_", " ");
 
 /** The time of day to the millisecond, where the person is. */

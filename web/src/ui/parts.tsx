@@ -1,11 +1,11 @@
 // Small pieces that every page uses.
 
 import { signal } from "@preact/signals";
-import type { ComponentChildren } from "preact";
+import { type ComponentChildren, Fragment } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { Problem } from "../api/client";
 import { may } from "../session";
-import { ago, pretty, shortId } from "./format";
+import { ago, formOf, humanKind, pretty, shortId } from "./format";
 
 /** The time as the page shows it; it moves once a second for all places that say how long ago something was. */
 export const now = signal(Date.now());
@@ -104,6 +104,34 @@ export function Json({ value, label }: { value: unknown; label?: string }) {
     <pre class="block" tabIndex={0} role="group" aria-label={label ?? "JSON"}>
       {pretty(value)}
     </pre>
+  );
+}
+
+/** A result, an answer, an input: as text where it is one, with the raw form a click away. */
+export function Payload({ value, label }: { value: unknown; label: string }) {
+  const form = formOf(value);
+  if (form.is === "structure") return <Json value={value} label={label} />;
+  return (
+    <div class="payload">
+      {form.is === "text" ? (
+        <p class="payload-text" role="group" aria-label={label}>
+          {form.text}
+        </p>
+      ) : (
+        <dl class="facts" aria-label={label}>
+          {form.fields.map(([name, text]) => (
+            <Fragment key={name}>
+              <dt>{humanKind(name)}</dt>
+              <dd class="payload-text">{text}</dd>
+            </Fragment>
+          ))}
+        </dl>
+      )}
+      <details class="raw">
+        <summary>Raw</summary>
+        <Json value={value} label={`${label}, raw`} />
+      </details>
+    </div>
   );
 }
 
