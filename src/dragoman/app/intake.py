@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dragoman.app.command_queue import CommandQueue
 from dragoman.app.directory_view import DirectoryView
 from dragoman.core import clock
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
@@ -32,7 +33,7 @@ from dragoman.core.memory import MemoryBudget
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.contracts import Contract
 from dragoman.core.model.outgoing import Outgoing
-from dragoman.core.pipelining import Pipelined
+from dragoman.core.pipelining import Pipelined, Then
 from dragoman.core.ports import Changes, Fenced, LinkEnd, Store, StoreFailed
 from dragoman.core.rules import Rules
 from dragoman.core.streams import Streams
@@ -62,7 +63,6 @@ DEEPEST = 50_000
 """Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
 
 
-Then = Callable[[Any, Refused | None], None]
 Batch = list[tuple[Command, Then | None]]
 
 
@@ -100,7 +100,7 @@ class CommitListener(Protocol):
         ...
 
 
-class Intake(DirectoryView):
+class Intake(CommandQueue, DirectoryView):
     """`core.ports.Intake`, for one node."""
 
     def __init__(
@@ -188,24 +188,6 @@ class Intake(DirectoryView):
         self._arrived.set()
 
     # -- the port ---------------------------------------------------------------------------------------------
-
-    async def execute(self, command: Command) -> Any:
-        return await self.enqueue(command)
-
-    def enqueue(self, command: Command) -> asyncio.Future[Any]:
-        """`execute` without waiting: the future of the outcome. Commands are decided in the order they are enqueued."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def then(outcome: Any, refusal: Refused | None) -> None:
-            if future.done():
-                return
-            if refusal is not None:
-                future.set_exception(refusal)
-            else:
-                future.set_result(outcome)
-
-        self.enqueue_then(command, then)
-        return future
 
     def enqueue_then(self, command: Command, then: Then) -> None:
         if self.fenced.is_set():

@@ -1,18 +1,26 @@
 """What every store shares: its unit of work, the cursors of its lists (the same text on every store), and the words by
-which tasks are found."""
+which tasks are found. And the statuses of a task, as SQL lists them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dragoman.core.ids import Instant, TaskId
 from dragoman.core.lookups import Lookup
-from dragoman.core.model.tasks import Task
+from dragoman.core.model.tasks import FINAL, Status, Task
 from dragoman.core.ports import Changes
 
 Answer = Callable[[Lookup[Any]], Sequence[Any]]
+
+
+def one_of(statuses: Iterable[Status]) -> str:
+    return f"IN ({', '.join(repr(status.value) for status in statuses)})"
+
+
+UNFINISHED = [status for status in Status if status not in FINAL]
+IN_UNFINISHED = one_of(UNFINISHED)
 
 
 class StoreUnit:

@@ -18,7 +18,7 @@ from dragoman.core.model.tasks import Event, Question, QuestionStatus, Task
 from dragoman.core.ports import TaskFilter
 from dragoman.stores.layout import LEASED, POLLED, SEQ_BITS, SEQ_MASK
 from dragoman.stores.postgres.names import read, written
-from dragoman.stores.postgres.queries import EVENT_COLUMNS, IN_UNFINISHED, UNFINISHED, event_of
+from dragoman.stores.postgres.queries import EVENT_COLUMNS, event_of
 from dragoman.stores.records import (
     audit_from,
     changed_from,
@@ -30,7 +30,7 @@ from dragoman.stores.records import (
     question_from,
     task_from,
 )
-from dragoman.stores.shared import cursor_of, task_cursor
+from dragoman.stores.shared import IN_UNFINISHED, UNFINISHED, cursor_of, task_cursor
 
 if TYPE_CHECKING:
     import asyncpg

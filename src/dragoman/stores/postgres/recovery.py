@@ -17,8 +17,8 @@ from dragoman.core.model.tasks import HELD
 from dragoman.core.ports import Due, Recovered
 from dragoman.stores.layout import PAIR, SEQ_BITS
 from dragoman.stores.postgres.names import read, written
-from dragoman.stores.postgres.queries import IN_UNFINISHED, one_of
 from dragoman.stores.records import agent_from, audit_from, entity_from, person_from, task_from
+from dragoman.stores.shared import IN_UNFINISHED, one_of
 
 if TYPE_CHECKING:
     import asyncpg

@@ -45,9 +45,9 @@ from dragoman.stores.records import (
     question_from,
     task_from,
 )
-from dragoman.stores.shared import cursor_of, task_cursor
+from dragoman.stores.shared import IN_UNFINISHED, UNFINISHED, cursor_of, task_cursor
 from dragoman.stores.sqlite import queries
-from dragoman.stores.sqlite.queries import IN_UNFINISHED, UNFINISHED, answer, number
+from dragoman.stores.sqlite.queries import answer, number
 from dragoman.stores.sqlite.rows import EVENT_COLUMNS
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ Every function takes a read-only connection and returns records. Lookups are poi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 from urllib.parse import quote
@@ -15,45 +15,11 @@ from urllib.parse import quote
 import apsw
 from msgspec.structs import astuple
 
+from dragoman.core import lookups
 from dragoman.core.ids import TaskId
-from dragoman.core.lookups import (
-    Agreed,
-    AllChildren,
-    AskedBy,
-    Bound,
-    Children,
-    Claims,
-    ContractById,
-    DeadLetterById,
-    DeadLettersOf,
-    DeliveryById,
-    Dependents,
-    EntityById,
-    EventOf,
-    EventsOf,
-    Finished,
-    Inbox,
-    Lane,
-    LaneEnd,
-    LeasedTo,
-    Lookup,
-    Loose,
-    OpenQuestions,
-    PutTo,
-    QuestionById,
-    QuestionsOf,
-    Ready,
-    Relying,
-    SeenMessageById,
-    Spent,
-    TaskById,
-    Terms,
-    Unacknowledged,
-    Under,
-    Underway,
-)
+from dragoman.core.lookups import Lookup
 from dragoman.core.model.deliveries import Delivery, SeenMessage
-from dragoman.core.model.tasks import FINAL, Event, Status, Task
+from dragoman.core.model.tasks import FINAL, Event, Task
 from dragoman.stores import layout
 from dragoman.stores.layout import LEASED, POLLED, SEQ_MASK, WAITING_HEAD
 from dragoman.stores.records import (
@@ -65,15 +31,8 @@ from dragoman.stores.records import (
     question_from,
     task_from,
 )
+from dragoman.stores.shared import IN_UNFINISHED
 from dragoman.stores.sqlite.rows import EVENT_COLUMNS
-
-
-def one_of(statuses: Iterable[Status]) -> str:
-    return f"IN ({', '.join(repr(status.value) for status in statuses)})"
-
-
-UNFINISHED = [status for status in Status if status not in FINAL]
-IN_UNFINISHED = one_of(UNFINISHED)
 
 
 def connect(path: str, *, unchanging: bool = False) -> apsw.Connection:
@@ -111,13 +70,13 @@ def _seen_messages(sql: str) -> Callable[[apsw.Connection, Any], list[Any]]:
     return answer
 
 
-def _claims(connection: apsw.Connection, lookup: Claims) -> list[Task]:
+def _claims(connection: apsw.Connection, lookup: lookups.Claims) -> list[Task]:
     sql = """SELECT body FROM task WHERE principal = ?1 AND request_id = ?2
              UNION ALL SELECT body FROM task WHERE id = ?3 AND NOT (principal = ?1 AND request_id = ?2)"""
     return [task_from(body) for (body,) in connection.execute(sql, astuple(lookup))]
 
 
-def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
+def _event(connection: apsw.Connection, lookup: lookups.EventOf) -> list[Event]:
     if not 0 <= lookup.seq <= SEQ_MASK:
         return []
     row = connection.execute(
@@ -127,7 +86,7 @@ def _event(connection: apsw.Connection, lookup: EventOf) -> list[Event]:
     return [] if row is None else [event_from(lookup.task, row)]
 
 
-def _events_of(connection: apsw.Connection, lookup: EventsOf) -> list[Event]:
+def _events_of(connection: apsw.Connection, lookup: lookups.EventsOf) -> list[Event]:
     no = number(connection, lookup.task)
     if no is None:
         return []
@@ -137,21 +96,21 @@ def _events_of(connection: apsw.Connection, lookup: EventsOf) -> list[Event]:
     return [event_from(lookup.task, row) for row in rows]
 
 
-def _dependents(connection: apsw.Connection, lookup: Dependents) -> list[Task]:
+def _dependents(connection: apsw.Connection, lookup: lookups.Dependents) -> list[Task]:
     sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
               WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED} ORDER BY task.id"""
     tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.dependency,)))
     return [task for task in tasks if lookup.matches(task)]  # a pair may be outdated
 
 
-def _relying(connection: apsw.Connection, lookup: Relying) -> list[Task]:
+def _relying(connection: apsw.Connection, lookup: lookups.Relying) -> list[Task]:
     sql = f"""SELECT task.body FROM blocked JOIN task USING (no)
               WHERE blocked.dependency = ? AND task.status {IN_UNFINISHED}"""
     tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.dependency,)))
     return sorted(filter(lookup.matches, tasks), key=lookup.order)[: lookup.limit]
 
 
-def _finished(connection: apsw.Connection, lookup: Finished) -> list[Task]:
+def _finished(connection: apsw.Connection, lookup: lookups.Finished) -> list[Task]:
     """Reads each status from its index, and a little more than asked: tasks of the same time have no order there."""
     found: list[Task] = []
     sql = "SELECT created_at, body FROM task WHERE status = ? AND created_at BETWEEN ? AND ? ORDER BY created_at"
@@ -167,7 +126,7 @@ def _finished(connection: apsw.Connection, lookup: Finished) -> list[Task]:
     return sorted(found, key=lookup.order)[: lookup.limit]
 
 
-def _under(connection: apsw.Connection, lookup: Under) -> list[Task]:
+def _under(connection: apsw.Connection, lookup: lookups.Under) -> list[Task]:
     sql = "SELECT body FROM under JOIN task ON task.id = under.task WHERE contract = ? ORDER BY under.task"
     tasks = (task_from(body) for (body,) in connection.execute(sql, (lookup.contract,)))
     return list(islice(filter(lookup.matches, tasks), lookup.limit))
@@ -185,28 +144,30 @@ _ENDS_AT = "json_extract(body, '$.expires_at')"
 _ASKED_AT = "json_extract(body, '$.created_at')"
 
 ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = {
-    TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
-    Claims: _claims,
-    Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?"),
-    Children: _bodies(task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"),
-    AllChildren: _bodies(task_from, "SELECT body FROM task WHERE parent = ? ORDER BY id"),
-    Dependents: _dependents,
-    Relying: _relying,
-    Finished: _finished,
-    Under: _under,
-    EventOf: _event,
-    EventsOf: _events_of,
-    DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
-    Lane: _bodies(delivery_from, _LANE.format("")),
-    LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
-    Underway: _bodies(
+    lookups.TaskById: _bodies(task_from, "SELECT body FROM task WHERE id = ?"),
+    lookups.Claims: _claims,
+    lookups.Ready: _bodies(task_from, "SELECT body FROM task WHERE queue = ? ORDER BY rank, id LIMIT ?"),
+    lookups.Children: _bodies(
+        task_from, f"SELECT body FROM task WHERE parent = ? AND status {IN_UNFINISHED} ORDER BY id"
+    ),
+    lookups.AllChildren: _bodies(task_from, "SELECT body FROM task WHERE parent = ? ORDER BY id"),
+    lookups.Dependents: _dependents,
+    lookups.Relying: _relying,
+    lookups.Finished: _finished,
+    lookups.Under: _under,
+    lookups.EventOf: _event,
+    lookups.EventsOf: _events_of,
+    lookups.DeliveryById: _bodies(delivery_from, "SELECT body FROM delivery WHERE id = ?"),
+    lookups.Lane: _bodies(delivery_from, _LANE.format("")),
+    lookups.LaneEnd: _bodies(delivery_from, _LANE.format("DESC")),
+    lookups.Underway: _bodies(
         delivery_from, "SELECT body FROM delivery WHERE task = ? AND task <> id ORDER BY receiver, seq LIMIT ?"
     ),
-    ContractById: _bodies(contract_from, "SELECT body FROM contract WHERE id = ?"),
-    Terms: _bodies(
+    lookups.ContractById: _bodies(contract_from, "SELECT body FROM contract WHERE id = ?"),
+    lookups.Terms: _bodies(
         contract_from, "SELECT body FROM contract WHERE collaboration = ? ORDER BY created_at DESC, id LIMIT ?"
     ),
-    Bound: _bodies(
+    lookups.Bound: _bodies(
         contract_from,
         " UNION ALL ".join(  # both from an index, in order, and merged
             f"SELECT body, {_ENDS_AT} AS ends_at, id FROM contract WHERE {side} = ?1 AND {STANDS}"
@@ -215,15 +176,15 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
         )
         + " ORDER BY ends_at, id LIMIT ?4",
     ),
-    Agreed: _bodies(
+    lookups.Agreed: _bodies(
         contract_from,
         "SELECT body FROM contract WHERE (created_at, id) > (?, ?) AND created_at < ? ORDER BY created_at, id LIMIT ?",
     ),
-    SeenMessageById: _seen_messages("SELECT id, digest, at FROM heard WHERE id = ?"),
-    Spent: _seen_messages("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
-    Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
-    LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
-    Unacknowledged: _bodies(
+    lookups.SeenMessageById: _seen_messages("SELECT id, digest, at FROM heard WHERE id = ?"),
+    lookups.Spent: _seen_messages("SELECT id, digest, at FROM heard WHERE at < ? ORDER BY at, id LIMIT ?"),
+    lookups.Inbox: _bodies(delivery_from, _deliveries(WAITING_HEAD)),
+    lookups.LeasedTo: _bodies(delivery_from, _deliveries(LEASED)),
+    lookups.Unacknowledged: _bodies(
         delivery_from,
         " UNION ALL ".join(  # both from the index, in order, and merged
             f"SELECT body, rank, id FROM delivery WHERE receiver = ?1 AND slot = {slot} AND (rank, id) > (?2, ?3)"
@@ -231,24 +192,24 @@ ANSWERS: dict[type[Lookup[Any]], Callable[[apsw.Connection, Any], list[Any]]] = 
         )
         + " ORDER BY rank, id LIMIT ?4",
     ),
-    DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
-    DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id"),
-    EntityById: _bodies(entity_from, "SELECT body FROM entity WHERE id = ?"),
-    QuestionById: _bodies(question_from, "SELECT body FROM question WHERE id = ?"),
-    OpenQuestions: _bodies(
+    lookups.DeadLetterById: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE id = ?"),
+    lookups.DeadLettersOf: _bodies(dead_letter_from, "SELECT body FROM dead_letter WHERE task = ? ORDER BY id"),
+    lookups.EntityById: _bodies(entity_from, "SELECT body FROM entity WHERE id = ?"),
+    lookups.QuestionById: _bodies(question_from, "SELECT body FROM question WHERE id = ?"),
+    lookups.OpenQuestions: _bodies(
         question_from,
         "SELECT body FROM question WHERE task = ? AND status IN ('open', 'with_agent') ORDER BY id",
     ),
-    AskedBy: _bodies(
+    lookups.AskedBy: _bodies(
         question_from,
         "SELECT body FROM question WHERE status = 'open' AND json_extract(body, '$.agent') = ? ORDER BY id",
     ),
-    PutTo: _bodies(
+    lookups.PutTo: _bodies(
         question_from,
         "SELECT body FROM question WHERE status = 'with_agent' AND json_extract(body, '$.asked_of') = ? ORDER BY id",
     ),
-    QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
-    Loose: _bodies(
+    lookups.QuestionsOf: _bodies(question_from, "SELECT body FROM question WHERE task = ? ORDER BY status, id LIMIT ?"),
+    lookups.Loose: _bodies(
         question_from,
         f"SELECT body FROM question INDEXED BY question_loose WHERE task = '' AND {_ASKED_AT} >= ?1"
         f" AND ({_ASKED_AT}, id) > (?1, ?2) AND {_ASKED_AT} < ?3 AND status NOT IN ('open', 'with_agent')"

@@ -28,8 +28,9 @@ from dragoman.core.model.tasks import HELD, Event, Question, Task
 from dragoman.core.ports import Changes, Due, Recovered
 from dragoman.stores import layout, records
 from dragoman.stores.records import agent_from, audit_from, entity_from, person_from
+from dragoman.stores.shared import UNFINISHED, one_of
 from dragoman.stores.sqlite import queries, rows
-from dragoman.stores.sqlite.queries import STANDS, UNFINISHED, one_of
+from dragoman.stores.sqlite.queries import STANDS
 
 NAMED = (
     ("contract", "source", STANDS),

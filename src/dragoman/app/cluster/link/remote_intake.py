@@ -54,6 +54,7 @@ from dragoman.app.cluster.link.messages import (
 from dragoman.app.cluster.link.mirror import Mirror
 from dragoman.app.cluster.link.remote_live import RemoteLive, RemoteSeries
 from dragoman.app.cluster.link.stream import CAP, LARGEST, PART, TTL_SECONDS, Stream
+from dragoman.app.command_queue import CommandQueue
 from dragoman.app.directory_view import DirectoryView
 from dragoman.core.commands import CloseLink, Command
 from dragoman.core.ids import SECOND, Instant, SessionId
@@ -78,7 +79,7 @@ MOST_UNSENT = 64 * 1024 * 1024
 STOP_SECONDS = 5.0
 
 
-class RemoteIntake(DirectoryView):
+class RemoteIntake(CommandQueue, DirectoryView):
     """`core.ports.Intake` at a following node. Made by `connect`."""
 
     leads = False
@@ -207,24 +208,6 @@ class RemoteIntake(DirectoryView):
         self._stream.end("this node follows no more")
 
     # -- the port: commands --------------------------------------------------------------------------------------------
-
-    async def execute(self, command: Command) -> Any:
-        return await self.enqueue(command)
-
-    def enqueue(self, command: Command) -> asyncio.Future[Any]:
-        """`execute` without waiting. The future is never done if the stream ends before the outcome is known."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def then(outcome: Any, refusal: Refused | None) -> None:
-            if future.done():
-                return
-            if refusal is not None:
-                future.set_exception(refusal)
-            else:
-                future.set_result(outcome)
-
-        self.enqueue_then(command, then)
-        return future
 
     def enqueue_then(self, command: Command, then: Then) -> None:
         if self.lost.done():
