@@ -36,6 +36,8 @@ QUIET = frozenset(
 """Decorators that do not hand what they decorate to somebody else."""
 
 ALLOWED: dict[str, str] = {
+    "dragoman.app.realms.route:Heads.on_header": "httptools' parser calls it",
+    "dragoman.app.realms.route:Heads.on_url": "httptools' parser calls it",
     "dragoman.core.ids:uuid7": "tests and benchmarks make ids like the hub's with it",
     "dragoman.stores.memory:MemoryStore.fail_next_commit": "tests of faults have the store fail with it",
     "dragoman.stores.sqlite.store:SqliteStore.writer_pid": "tests of faults kill the writer by it",

@@ -270,7 +270,7 @@ async def add_agent(context: Context, call: Call[None, AgentIn]) -> Response:
         if getattr(wanted, field) is not None:
             message = f"{field} needs `command`: it is only for agents that the hub runs"
             raise Problem(Kind.INVALID, message, field=field)
-    token = new_token()
+    token = new_token(context.realm)
     agent = Profile.of(wanted).admitted(
         AgentId(wanted.agent_id), wanted.protocol, at=context.intake.now(), token_hash=token_hash(token)
     )
@@ -363,7 +363,7 @@ async def rotate_token(context: Context, call: Call[None, Nothing]) -> Credentia
     agent = find_agent(context, call.id)
     if spec_of(agent) is not None:
         raise Problem(Kind.CONFLICT, f"{agent.id} is run by the hub itself and needs no token")
-    token = new_token()
+    token = new_token(context.realm)
     await context.execute(
         call, RotateToken(principal=ADMIN, protocol=PROTOCOL, agent=agent.id, token_hash=token_hash(token))
     )

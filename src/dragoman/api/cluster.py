@@ -76,6 +76,9 @@ class Cluster(Protocol):
         ...
 
     @property
+    def realm(self) -> str: ...
+
+    @property
     def serving(self) -> str:
         """What `/readyz` says while all is well: which part this node has, and in which epoch."""
         ...

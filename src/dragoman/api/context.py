@@ -27,7 +27,7 @@ from dragoman.core.model.outgoing import Outgoing
 from dragoman.core.model.people import Role
 from dragoman.core.ports import Files, Intake, Store, Watch
 from dragoman.messages.faults import Kind
-from dragoman.security.tokens import bearer, same, token_hash
+from dragoman.security.tokens import DEFAULT, bearer, same, token_hash
 from dragoman.server.a2acp.tokens import AuthService
 from dragoman.server.asgi import Hosts
 from dragoman.server.refusals import RefusalLog
@@ -105,6 +105,11 @@ class Context:
         self.sessions = Sessions(admin_token, lambda: intake.people, hosts or Hosts())
         self._admin_token_hash = token_hash(admin_token)
         self._metrics_token_hash = metrics_token_hash
+
+    @property
+    def realm(self) -> str:
+        """Whose tokens this hub makes."""
+        return DEFAULT if self.cluster is None else str(self.cluster.realm)
 
     def admit(self, request: Request, caller: Caller, role: Role) -> None:
         """Raises `Problem` for a request that another site may have made, or whose caller has a lower role."""

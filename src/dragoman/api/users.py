@@ -99,7 +99,7 @@ async def set_user_role(context: Context, call: Call[None, RoleIn]) -> UserOut:
 
 
 async def new_user_token(context: Context, call: Call[None, Nothing]) -> UserToken:
-    token = new_token()
+    token = new_token(context.realm)
     command = SetPersonToken(principal=ADMIN, protocol=PROTOCOL, name=_name(call), token_hash=token_hash(token))
     person: Person = await context.execute(call, command)
     return UserToken(name=person.id, role=person.role, token=token)

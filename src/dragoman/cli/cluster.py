@@ -40,7 +40,7 @@ def init(*, store: Store = None, realm: Realm = "default", output: Output = "tab
     from dragoman.core.ports import StoreFailed
     from dragoman.stores.postgres import lease
 
-    url = _url(store)
+    url = store_url(store)
     try:
         asyncio.run(lease.init(url, realm))
     except StoreFailed as error:
@@ -58,7 +58,7 @@ def status(
     *, store: Store = None, realm: Realm = "default", output: Output = "table", location: HubLocation = LOCAL
 ) -> int:
     """Show which node leads, and which stand by. With --store, PostgreSQL itself is asked, if no node answers."""
-    found: dict[str, Any] = Hub.find(location).get("cluster") if store is None else _asked(_url(store), realm)
+    found: dict[str, Any] = Hub.find(location).get("cluster") if store is None else _asked(store_url(store), realm)
     if not printing.as_data(found, output):
         printing.table(found["nodes"], COLUMNS)
         leader = found["leader"]
@@ -127,7 +127,7 @@ def _asked(url: str, realm: str) -> dict[str, Any]:
         raise CommandError(Exit.USAGE, str(error)) from error
 
 
-def _url(store: str | None) -> str:
+def store_url(store: str | None) -> str:
     if store is None:
         raise CommandError(
             Exit.USAGE, "no PostgreSQL is named", next="name it: --store postgresql://user@host/database"

@@ -19,6 +19,7 @@ SERVE, WORK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("
 COMMANDS = (
     ("dev", "dragoman.cli.serving:dev", SERVE, "Start a hub on this machine, with everything in one process."),
     ("serve", "dragoman.cli.serving:serve", SERVE, "Start a hub as its settings file says."),
+    ("realms", "dragoman.cli.realms:app", SERVE, "Several hubs over one PostgreSQL at one address: serve."),
     ("agent", "dragoman.cli.agent:app", WORK, "Add agents, or run them: add, run, ls, show, logs, …"),
     ("relay", "dragoman.cli.relay:relay", WORK, "Be an agent of this hub whose work another hub does."),
     ("call", "dragoman.cli.call:call", WORK, "Give work to an agent, or to a kind of agent, and wait for the result."),

@@ -1,5 +1,8 @@
 """Agents' bearer tokens: 32 hexadecimal characters, shown once, kept only as a hash.
 
+In a realm with a name they begin with it (`team_a~0123…`), so that one address for several realms knows which nodes to
+ask (`app.realms`). The whole token is what is hashed: with another name before it, it opens nothing.
+
 A token has 128 bits of entropy, so a plain SHA-256 is enough: a slow hash protects only what can be guessed. A lookup
 of a hash in a dictionary leaks no useful timing, since an attacker cannot choose the hash of a token; where two hashes
 are compared directly (the admin's), it is done in constant time.
@@ -12,13 +15,23 @@ import hmac
 import secrets
 
 LENGTH = 32
+DEFAULT = "default"
+"""The realm whose tokens have no name before them."""
+AFTER_REALM = "~"
 LONGEST = 200
 """Longer credentials are refused without hashing them: hashing megabytes is not cheap."""
 
 
-def new_token() -> str:
+def new_token(realm: str = DEFAULT) -> str:
     """A fresh token. The hub stores only its hash."""
-    return secrets.token_hex(LENGTH // 2)
+    fresh = secrets.token_hex(LENGTH // 2)
+    return fresh if realm == DEFAULT else f"{realm}{AFTER_REALM}{fresh}"
+
+
+def realm_of_token(token: str) -> str | None:
+    """The realm that a token names; no credential proves it."""
+    realm, mark, _ = token.partition(AFTER_REALM)
+    return realm if mark else None
 
 
 def token_hash(token: str) -> str:

@@ -23,6 +23,10 @@ class Membership:
         return self._keeper.place.name
 
     @property
+    def realm(self) -> str:
+        return self._table.realm
+
+    @property
     def serving(self) -> str:
         match self._keeper.role:
             case Leading(lease):

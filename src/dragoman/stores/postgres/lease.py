@@ -142,35 +142,35 @@ class LeaseTable:
 
     def __init__(self, url: str, realm: str, *, seconds: float = SECONDS) -> None:
         self._url = url
-        self._realm = realm
+        self.realm = realm
         self._seconds = seconds
         self._connection: asyncpg.Connection | None = None
         self._turn = asyncio.Lock()
 
     async def read(self) -> Lease:
-        [row] = await self._rows(READ, self._realm) or [None]
+        [row] = await self._rows(READ, self.realm) or [None]
         if row is None:
-            raise StoreFailed(f"the realm {self._realm} does not exist: run `dragoman cluster init`")
+            raise StoreFailed(f"the realm {self.realm} does not exist: run `dragoman cluster init`")
         return _lease(row)
 
     async def take(self, seen: int, *, holder: str, url: str, ttl: float, stream_broke: bool = False) -> Lease | None:
         """Lead in the epoch after the one that was seen; None where the lease is still held, or another node was
         faster. `stream_broke`: the caller lost its stream to the leader, or is a later process of the leader's node."""
-        rows = await self._rows(TAKE, self._realm, seen, holder, url, ttl, stream_broke)
+        rows = await self._rows(TAKE, self.realm, seen, holder, url, ttl, stream_broke)
         return _lease(rows[0]) if rows else None
 
     async def take_again(self, epoch: int) -> Lease | None:
         """For the leader that lost the answer to a commit: the next epoch, whose `last_unit` is the answer. None: its
         own is over."""
-        rows = await self._rows(AGAIN, self._realm, epoch)
+        rows = await self._rows(AGAIN, self.realm, epoch)
         return _lease(rows[0]) if rows else None
 
     async def renew(self, epoch: int) -> bool:
         """Whether this epoch still leads; if so, it does for the time of its lease from now on."""
-        return bool(await self._rows(f"{RENEW} RETURNING epoch", self._realm, epoch))
+        return bool(await self._rows(f"{RENEW} RETURNING epoch", self.realm, epoch))
 
     async def release(self, epoch: int) -> None:
-        await self._rows(RELEASE, self._realm, epoch)
+        await self._rows(RELEASE, self.realm, epoch)
 
     async def note_node(self, name: str, http: str, grpc: str) -> None:
         await self._rows(NOTE, name, http, grpc)
@@ -201,7 +201,7 @@ class LeaseTable:
 
     async def _open(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._url, self._realm, timeout=self._seconds)
+            self._connection = await connect(self._url, self.realm, timeout=self._seconds)
         return self._connection
 
 
