@@ -5,7 +5,7 @@
     the token of a message: signature, claims, agent  `server.a2acp.tokens.AuthService.verify`
     that its id is new, also after a restart          `core.policy.replay.first_time`, and its row
     the limits of a minute                            `core.policy.chain.RateLimit`
-    both payloads against the contract's schemas      `core.tasks.submit.check_input`, `core.tasks.outcome.kept`
+    both payloads against the contract's schemas      `core.tasks.submit.check_input`, `core.tasks.results.kept`
 
 Everything else is the hub as it is. It must never be reachable by anybody but its benchmark.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from dragoman.cli.main import main
 from dragoman.core.ids import AgentId
 from dragoman.core.policy import chain, replay
-from dragoman.core.tasks import outcome, submit
+from dragoman.core.tasks import results, submit
 from dragoman.server.a2acp.tokens import AuthService
 
 
@@ -40,7 +40,7 @@ def take_out() -> None:
         (AuthService, "verify", believe),
         (replay, "first_time", nothing),
         (submit, "check_input", nothing),
-        (outcome, "kept", as_it_is),
+        (results, "kept", as_it_is),
     ):
         if not hasattr(place, name):
             raise RuntimeError(f"there is no {name} to take out: the figure would be wrong")

@@ -103,6 +103,7 @@ from dragoman.core.tasks import (
     outcome,
     progress,
     questions,
+    results,
     submit,
 )
 from dragoman.core.work import NotLoaded, Reactions, Work
@@ -218,8 +219,8 @@ DECISIONS: dict[type[Command], Callable[[Work, Any], Outcome]] = {
     Claim: dispatch.claim,
     ReportProgress: progress.report_progress,
     WriteLog: progress.write_log,
-    Finish: outcome.finish,
-    ReportFault: outcome.report_fault,
+    Finish: results.finish,
+    ReportFault: results.report_fault,
     Cancel: control.cancel,
     Pause: control.pause,
     Resume: control.resume,

@@ -21,9 +21,10 @@ from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import HELD, EventKind, Priority, Status, Task, Waiting
 from dragoman.core.policy.replay import other_words
 from dragoman.core.routing.dispatch import fill
-from dragoman.core.tasks.outcome import end, end_children, finish, has_other_content, note_answer, owned
+from dragoman.core.tasks.outcome import end, end_children, note_answer
 from dragoman.core.tasks.output import PIECE, hold_piece, is_ahead, next_piece, take_files, take_output, text_in
 from dragoman.core.tasks.questions import call_back, put_question, stood_still_for, unasked
+from dragoman.core.tasks.results import finish, has_other_content, owned
 from dragoman.core.work import Work
 from dragoman.messages.faults import Fault, Kind, refuse
 from dragoman.messages.tasks import Ask, Failure, LogLines, read_progress, read_result
