@@ -26,13 +26,14 @@ def upload(hub: HubProcess, data: bytes) -> None:
 def test_what_was_under_way_goes_on_over_postgresql(tmp_path: Path) -> None:
     url = shared_url()
     with running(tmp_path / "one") as hub:
-        boss, worker = hub.orchestrator(), hub.worker()
+        boss, worker = hub.orchestrator(), hub.worker(limits={"max_concurrent": 1})
         done, _ = boss.submit()
         request = worker.work()
         worker.send(work_result(request, output="before the move"))
         begun, _ = boss.submit()
-        half = worker.work()
-        worker.send(work_status(half, 40, output="half of it"))
+        connection = worker.websocket()
+        half = connection.recv()
+        assert worker.send(work_status(half, 40, output="half of it")).status == 202
         waiting, _ = boss.submit()
         upload(hub, b"a file of before")
         files = hub.admin.get("/api/v1/files").json["files"]
@@ -40,6 +41,7 @@ def test_what_was_under_way_goes_on_over_postgresql(tmp_path: Path) -> None:
         assert login.code == 0, login
         token, tokens = hub.ready["admin_token"], hub.tokens
         assert hub.stop() == 0
+        connection.close()
 
         bucket = s3.make_bucket("moved-files")
         given = ("--from", str(hub.data), "--to", url, "--realm", REALM, "--files", bucket)
@@ -49,7 +51,9 @@ def test_what_was_under_way_goes_on_over_postgresql(tmp_path: Path) -> None:
         assert dragoman("store", "copy", *given).code == 4
         assert list(s3.objects("moved-files")) == [f"{REALM}/{files[0]['id']}"]
 
-    node = Node(tmp_path / "two", url, "n1", realm=REALM, DRAGOMAN_FILES__URL=bucket, **s3.CREDENTIALS)
+    # The agent of after the move says nothing of the work that was begun: it is assigned again when this clock ran out.
+    settings = {"DRAGOMAN_FILES__URL": bucket, "DRAGOMAN_RULES__IDLE_SECONDS": "2", **s3.CREDENTIALS}
+    node = Node(tmp_path / "two", url, "n1", realm=REALM, **settings)
     node.launch()
     assert node.died() == 4
     assert "and this node has none: give all nodes of a realm the same key" in node.log.read_text()
