@@ -17,7 +17,10 @@ class Finished(NamedTuple):
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            raise AssertionError(f"exit code {self.code} and no JSON: {self.out!r}; stderr: {self.err!r}") from None
 
 
 def dragoman(*arguments: str, hub: HubProcess | None = None, stdin: str = "", **environment: str) -> Finished:
