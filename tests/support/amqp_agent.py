@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aio_pika
@@ -57,6 +59,16 @@ def result(request: dict[str, Any], output: str = "done") -> dict[str, Any]:
     return about(request, "work_result", {"status": "success", "exit_code": 0, "output": output})
 
 
+@asynccontextmanager
+async def within(what: str) -> AsyncIterator[None]:
+    """A bound for what a broker answers only when it can: one without memory or disk takes no message, and says nothing."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield
+    except TimeoutError:
+        raise AssertionError(f"the broker did not answer within {PATIENCE:g} s: {what}") from None
+
+
 class QueueAgent:
     """Consumes `chiffon.agent.<id>`, publishes to the exchange `chiffon`. `in_field`: its token goes in the message."""
 
@@ -69,19 +81,22 @@ class QueueAgent:
         self.answers: asyncio.Queue[AbstractIncomingMessage] = asyncio.Queue()
 
     async def __aenter__(self) -> QueueAgent:
-        self.connection = await aio_pika.connect(self._url, timeout=PATIENCE)
-        self.channel = await self.connection.channel(publisher_confirms=True, on_return_raises=True)
-        self._answers = await self.channel.declare_queue("amq.rabbitmq.reply-to", passive=True)
-        await self._answers.consume(self.answers.put, no_ack=True)
+        async with within(f"{self.id} connects"):
+            self.connection = await aio_pika.connect(self._url)
+            self.channel = await self.connection.channel(publisher_confirms=True, on_return_raises=True)
+            self._answers = await self.channel.declare_queue("amq.rabbitmq.reply-to", passive=True)
+            await self._answers.consume(self.answers.put, no_ack=True)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.connection.close()
+        async with within(f"{self.id} closes its connection"):
+            await self.connection.close()
 
     async def consume(self) -> QueueAgent:
-        channel = await self.connection.channel()
-        self.queue = await channel.declare_queue(f"chiffon.agent.{self.id}", durable=True, arguments=QUORUM)
-        self.consumer = await self.queue.consume(self.came.put)
+        async with within(f"{self.id} consumes"):
+            channel = await self.connection.channel()
+            self.queue = await channel.declare_queue(f"chiffon.agent.{self.id}", durable=True, arguments=QUORUM)
+            self.consumer = await self.queue.consume(self.came.put)
         return self
 
     async def registered(self, kind: str) -> QueueAgent:
@@ -112,7 +127,8 @@ class QueueAgent:
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
             reply_to="amq.rabbitmq.reply-to" if answer else None,
         )
-        await exchange.publish(made, f"hub.{key}", mandatory=True)
+        async with within(f"{self.id} publishes hub.{key}"):
+            await exchange.publish(made, f"hub.{key}", mandatory=True)
 
     async def ask(self, key: str | None, message: Any, **options: Any) -> dict[str, Any]:
         """Send, and wait for the hub's answer."""
@@ -120,12 +136,12 @@ class QueueAgent:
         return await self.answer()
 
     async def answer(self) -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
+        async with within(f"an answer to {self.id}"):
             return dict(json.loads((await self.answers.get()).body))
 
     async def hear(self) -> dict[str, Any]:
         """The next message of the hub, acknowledged."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(f"a message for {self.id}"):
             message = await self.came.get()
             await message.ack()
         return dict(json.loads(message.body))

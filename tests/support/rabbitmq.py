@@ -25,7 +25,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
@@ -36,6 +36,8 @@ import pytest
 
 PATIENCE = 60.0
 STEP = 0.05
+STARTS = 2
+"""How often the shared broker is started before its tests fail."""
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
 
@@ -144,7 +146,8 @@ class Broker:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            os.killpg(self._process.pid, how)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, how)
             self._process.wait(PATIENCE)
             self._process = None
 
@@ -253,11 +256,13 @@ def shared() -> Broker:
     starting = os.open(directory.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(starting, fcntl.LOCK_EX)
     try:
-        if not (directory / "serves").exists():
+        if not (directory / "serves").exists() and not (directory / "failed").exists():
             subprocess.run(
-                [sys.executable, "-m", "tests.support.rabbitmq", str(directory)], check=True,
-                cwd=Path(__file__).parents[2], timeout=PATIENCE, stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "tests.support.rabbitmq", str(directory)],
+                cwd=Path(__file__).parents[2], timeout=(STARTS + 1) * PATIENCE, stdin=subprocess.DEVNULL,
             )  # fmt: skip
+        if not (directory / "serves").exists():  # or every test would wait for it once more
+            pytest.fail(f"RabbitMQ did not start: {(directory / 'failed').read_text()}")
     finally:
         os.close(starting)
     return Broker(directory)
@@ -265,7 +270,7 @@ def shared() -> Broker:
 
 def keep(directory: Path) -> None:
     """Start the shared broker, then watch over it in the background until nobody uses it."""
-    broker = Broker(directory).start()
+    broker = _started(directory)
     (directory / "serves").touch()
     if os.fork():
         return
@@ -289,6 +294,22 @@ def keep(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     for suffix in (".users", ".lock"):
         directory.with_suffix(suffix).unlink(missing_ok=True)
+
+
+def _started(directory: Path) -> Broker:
+    """On other ports where another program took one of them before the broker did. A broker that does not start leaves
+    its reason in the directory."""
+    for left in reversed(range(STARTS)):
+        broker = Broker(directory)
+        try:
+            return broker.start()
+        except (RuntimeError, TimeoutError) as error:
+            broker.remove()
+            directory.mkdir()
+            if not left:
+                (directory / "failed").write_text(str(error))
+                raise
+    raise AssertionError
 
 
 if __name__ == "__main__":
