@@ -61,7 +61,7 @@ def result(request: dict[str, Any], output: str = "done") -> dict[str, Any]:
 
 @asynccontextmanager
 async def within(what: str) -> AsyncIterator[None]:
-    """A bound for what a broker answers only when it can: one without memory or disk takes no message, and says nothing."""
+    """A bound for what a broker answers only when it can: one without memory or disk takes nothing, and is silent."""
     try:
         async with asyncio.timeout(PATIENCE):
             yield
