@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.app.command_queue import CommandQueue
 from dragoman.app.directory_view import DirectoryView
+from dragoman.app.intake_health import IntakeHealth
 from dragoman.core import clock
 from dragoman.core.commands import ClearOut, CloseLink, Command, CountRefusals, EndContractsOf, Forget, Sweep, Wake
 from dragoman.core.delivery import redelivery
 from dragoman.core.directory import Directory
 from dragoman.core.hub import REACTIONS, decide
-from dragoman.core.ids import HOUR, HUB, MINUTE, SECOND, AgentId, Instant, Moment, SessionId
+from dragoman.core.ids import HOUR, HUB, MINUTE, AgentId, Instant, Moment, SessionId
 from dragoman.core.lookups import Lookup
 from dragoman.core.memory import MemoryBudget
 from dragoman.core.model.agents import Agent
@@ -55,9 +56,6 @@ SWEEP_EVERY = MINUTE
 
 FORGET_PAUSE = 0.025
 """Seconds between two pages of tasks that are forgotten: a long round of it takes a tenth of the hub's time at most."""
-
-FAILURE_SHOWN = SECOND
-"""How long at least a commit that failed counts against the hub's readiness."""
 
 DEEPEST = 50_000
 """Commands waiting before new ones are refused: memory stays bounded when the disk does not keep up."""
@@ -127,8 +125,7 @@ class Intake(CommandQueue, DirectoryView):
         self._loop: asyncio.Task[None] | None = None
         self.next_wake: Instant | None = None
         self.wake_changed = asyncio.Event()
-        self._failure: tuple[str, Instant] | None = None
-        self._committed_since = False
+        self._health = IntakeHealth(now)
         self.fenced = asyncio.Event()
         """Set once, by the store: this node's epoch is over. From then on no caller hears anything."""
         self._swept_at = Instant(0)
@@ -136,11 +133,6 @@ class Intake(CommandQueue, DirectoryView):
         self._forget_at = Instant(0)
         self._listener: CommitListener | None = None
         self._missing: Sequence[Lookup[Any]] = ()
-        self._began: Instant | None = None
-        """When the unit under way began."""
-        self._taken = 0
-        self._marks: deque[tuple[int, Instant]] = deque()
-        """How many commands had come in all when a unit began, for units behind which commands wait."""
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -249,30 +241,14 @@ class Intake(CommandQueue, DirectoryView):
 
     @property
     def last_failure(self) -> str | None:
-        """Why the last commit failed, also for a moment after one that succeeded: where there is room for small units
-        only, they must not hide that larger ones fail."""
-        if self._failure is None:
-            return None
-        why, at = self._failure
-        return None if self._committed_since and self.now() - at >= FAILURE_SHOWN else why
+        return self._health.last_failure
 
     @property
     def stalled(self) -> tuple[int, int]:
-        """For how long the unit under way has been, and the oldest command that waits has waited: in microseconds, 0 if
-        there is none. The second is known to the length of a unit, which spares every command a look at the clock."""
-        now = self.now()
-        unit = 0 if self._began is None else max(0, now - self._began)
-        waits = max(0, now - self._marks[0][1]) if self._marks else 0
-        return unit, waits
+        return self._health.stalled
 
     def why_stalled(self, seconds: float) -> str | None:
-        """Why the store does not keep up, where a step has taken longer than this."""
-        unit, waits = (age / SECOND for age in self.stalled)
-        if unit > seconds:
-            return f"a commit has been under way for {unit:.0f} s: the disk does not answer, or the writer is stopped"
-        if waits > seconds:
-            return f"the oldest of {self.depth} commands has waited for {waits:.0f} s: the disk is too slow for this"
-        return None
+        return self._health.why_stalled(seconds, self.depth)
 
     # -- the loop ---------------------------------------------------------------------------------------------
 
@@ -289,7 +265,7 @@ class Intake(CommandQueue, DirectoryView):
             if forgettable:
                 batch[:0] = forgettable  # acknowledgments came before the commands of this unit
                 forgettable.clear()
-            self._mark(len(batch))
+            self._health.unit_begins(len(batch), waiting=len(waiting))
             try:
                 await self._unit(batch)
             except Fenced as over:
@@ -300,17 +276,7 @@ class Intake(CommandQueue, DirectoryView):
             except Exception as error:
                 _log().exception("a unit of work failed", commands=len(batch))
                 self._refuse(batch, str(error) or type(error).__name__)
-            self._began = None
-
-    def _mark(self, taken: int) -> None:
-        """A unit begins with so many commands: remember when, for those that wait for the next."""
-        self._began = self.now()
-        self._taken += taken
-        marks = self._marks
-        while marks and marks[0][0] <= self._taken:
-            marks.popleft()
-        if self._waiting:
-            marks.append((self._taken + len(self._waiting), self._began))
+            self._health.unit_ends()
 
     async def _unit(self, batch: Batch) -> None:
         moment = Moment(self.now(), self.mint)
@@ -352,7 +318,7 @@ class Intake(CommandQueue, DirectoryView):
             if changes:
                 self._observer.committed(changes, len(batch), asyncio.get_running_loop().time() - began)
                 crash_point("after_commit")
-        self._committed_since = True
+        self._health.committed()
         work.settle()
         listener = self._listener
         if listener is not None:
@@ -456,7 +422,7 @@ class Intake(CommandQueue, DirectoryView):
             self.wake_changed.set()
 
     def _refuse(self, batch: Batch, why: str) -> None:
-        self._failure, self._committed_since = (why, self.now()), False
+        self._health.failed(why)
         what = f"the hub could not store this ({why})"
         fault = new_fault(Kind.OVERLOADED, what, next="try again in a moment", retryable=True)
         for _, then in reversed(batch):

@@ -9,6 +9,7 @@ import pytest
 from tests.support.world import World
 
 from dragoman.app import intake
+from dragoman.app.intake_health import FAILURE_SHOWN
 from dragoman.core.commands import Cancel, CloseLink
 from dragoman.core.ids import SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
@@ -44,7 +45,7 @@ async def test_a_small_commit_does_not_hide_at_once_that_one_failed() -> None:
     await world.refused(world.request())
     await world.submit()
     assert world.intake.last_failure is not None
-    await world.advance(intake.FAILURE_SHOWN / SECOND)
+    await world.advance(FAILURE_SHOWN / SECOND)
     assert world.intake.last_failure is None
 
 

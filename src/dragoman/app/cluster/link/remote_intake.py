@@ -255,7 +255,7 @@ class RemoteIntake(CommandQueue, DirectoryView):
 
     @property
     def stalled(self) -> tuple[int, int]:
-        """As `app.intake.Intake.stalled`: no unit is under way here; for how long the oldest command has waited."""
+        """As of `IntakeHealth`: no unit is under way here; for how long the oldest command has waited."""
         oldest = next(iter(self._unanswered.values()), None)
         return 0, 0 if oldest is None else max(0, self.now() - oldest[1])
 
