@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.hubproc import HubProcess
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 60
@@ -61,6 +62,19 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """Beside a hub without the demo: what is typed brings its own agents."""
+    directory = tmp_path_factory.mktemp("terminal")
+    hub = HubProcess(directory, data=directory / ".dragoman")
+    hub.settings = {}
+    try:
+        hub.start()
+        yield Terminal(hub.ready["http"], hub.ready["grpc"], directory)
+    finally:
+        hub.kill()
+
+
+@pytest.fixture(scope="module")
+def demo_terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     """`make run` without make, on free ports."""
     directory = tmp_path_factory.mktemp("terminal")
     with (directory / "stderr").open("w") as errors:

@@ -10,9 +10,9 @@ import pytest
 README = "README.md"
 
 
-def test_the_commands_of_the_second_terminal_work(terminal: Any, block: Any) -> None:
+def test_the_commands_of_the_second_terminal_work(demo_terminal: Any, block: Any) -> None:
     script = block(README, "sh", "call infra-1")
-    assert '"steps": 5' in terminal.run(script.replace("$PWD/.venv/bin:", ""))
+    assert '"steps": 5' in demo_terminal.run(script.replace("$PWD/.venv/bin:", ""))
 
 
 def test_the_agent_in_ten_lines_works(terminal: Any, block: Any) -> None:
@@ -23,8 +23,8 @@ def test_the_agent_in_ten_lines_works(terminal: Any, block: Any) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_curl_session_works(terminal: Any, block: Any) -> None:
-    output = terminal.run(block(README, "sh", "work_request"))
+def test_the_curl_session_works(demo_terminal: Any, block: Any) -> None:
+    output = demo_terminal.run(block(README, "sh", "work_request"))
     assert '{"status":"accepted","message_id":"550e8400-e29b-41d4-a716-446655440001"}' in output
     assert '"type":"work_result"' in output
     assert '"status":"success"' in output
