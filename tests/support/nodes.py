@@ -4,16 +4,27 @@ unless a test opens them."""
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from dragoman.app.cluster.link import LeaderPort, RemoteIntake
 from dragoman.app.intake import Intake
-from dragoman.core.commands import Acknowledge
-from dragoman.core.ids import ADMIN
+from dragoman.core.commands import Acknowledge, AddAgent, RegisterAgent
+from dragoman.core.ids import ADMIN, AgentId, TaskId
+from dragoman.core.model.agents import Agent
 from dragoman.core.ports import Store
 from dragoman.core.rules import Rules
+from dragoman.security.tokens import token_hash
+from dragoman.server.chiffon import http as chiffon
+from dragoman.server.chiffon.handler import ChiffonHandler
+from dragoman.server.limits import Limits
+from dragoman.server.server import HttpServer
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.shared import StoreUnit
+from tests.support.scripted import elsewhere
 from tests.support.world import World
 
 SECONDS = 20.0
@@ -104,3 +115,86 @@ class Followed:
     def __getattr__(self, name: str) -> Any:
         there = self._node if self._node is not None and hasattr(self._node, name) else self.leader
         return getattr(there, name)
+
+
+async def peopled(world: FollowedWorld) -> FollowedWorld:
+    await world.start()
+    await world.add("boss", "orchestrator")
+    await world.add("i1", "infra")
+    return world
+
+
+async def end_of(world: FollowedWorld, node: str) -> str:
+    """Why the stream of a node ended."""
+    link = world.port._nodes.get(node)
+    await soon(lambda: node not in world.port.nodes)
+    assert link is not None
+    return link.stream._why
+
+
+class Gate:
+    """Holds commits up from `close` to `open`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.open = asyncio.Event()
+        self.waiting = 0
+
+    def close(self) -> None:
+        honest = StoreUnit.commit
+
+        async def slow(unit: StoreUnit, changes: Any) -> None:
+            self.waiting += 1
+            await self.open.wait()
+            await honest(unit, changes)
+
+        self._monkeypatch.setattr(StoreUnit, "commit", slow)
+
+
+# -- an agent of chiffon at the following node -------------------------------------------------------------------------
+
+TOKEN = "0" * 32
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+def chiffon_at(world: FollowedWorld) -> Any:
+    return _ChiffonAt(world)
+
+
+class _ChiffonAt:
+    """Chiffon's endpoints at the following node, with one agent."""
+
+    def __init__(self, world: FollowedWorld) -> None:
+        self._world = world
+        self._serving: HttpServer
+
+    async def __aenter__(self) -> str:
+        world = self._world
+        agent = Agent(id=AgentId("infra-1"), protocol="chiffon", created_at=world.time, token_hash=token_hash(TOKEN))
+        await world.ask(AddAgent(principal=ADMIN, agent=agent))
+        await world.ask(RegisterAgent(principal=AgentId("infra-1"), kind="lab", max_concurrent=4))
+        endpoints = chiffon.endpoints(ChiffonHandler(world.intake, world.store, limits=Limits()))
+        self._serving = HttpServer(world.intake, endpoints, fallback=elsewhere, port=0)
+        await self._serving.start()
+        return self._serving.url
+
+    async def stop(self) -> None:
+        await self._serving.stop(0)
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._serving.stop(1.0)
+
+
+def report_on(task: TaskId, request: str) -> dict[str, Any]:
+    return {
+        "protocol_version": "1.0",
+        "message_id": str(uuid.uuid4()),
+        "from_agent": "lab",
+        "to_agent": "orchestrator",
+        "timestamp": "2026-01-19T04:21:04Z",
+        "trace_id": str(uuid.uuid4()),
+        "request_id": request,
+        "type": "work_status",
+        "payload": {"task_id": task, "status": "running", "progress_percent": 10},
+        "x_custom_fields": {},
+    }
