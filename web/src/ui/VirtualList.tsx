@@ -3,7 +3,7 @@
 
 import { useSignal } from "@preact/signals";
 import { Virtualizer, elementScroll, observeElementOffset, observeElementRect } from "@tanstack/virtual-core";
-import type { ComponentChildren, RefObject } from "preact";
+import { Component, type ComponentChildren, type RefObject } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 
 interface Props<T> {
@@ -69,19 +69,55 @@ export function VirtualList<T>({ rows, rowHeight, label, head, render, keyOf, on
           {items.map((item) => {
             const row = rows[item.index];
             return row === undefined ? null : (
-              <div
-                class="list-row"
-                role="row"
-                aria-rowindex={item.index + 1}
+              <Row
                 key={keyOf(row)}
-                style={{ height: `${rowHeight}px`, transform: `translateY(${item.start}px)` }}
-              >
-                {render(row, item.index)}
-              </div>
+                row={row}
+                index={item.index}
+                start={item.start}
+                height={rowHeight}
+                current={item.index === current}
+                render={render}
+              />
             );
           })}
         </div>
       </div>
     </div>
   );
+}
+
+interface RowProps<T> {
+  row: T;
+  index: number;
+  start: number;
+  height: number;
+  current: boolean;
+  render: (row: T, index: number) => ComponentChildren;
+}
+
+/** Drawn again only if something of it changed: while a list is scrolled, that are the rows which come into view. */
+class Row<T> extends Component<RowProps<T>> {
+  override shouldComponentUpdate(next: RowProps<T>): boolean {
+    const { row, index, start, height, current, render } = this.props;
+    return (
+      row !== next.row ||
+      index !== next.index ||
+      start !== next.start ||
+      height !== next.height ||
+      current !== next.current ||
+      render !== next.render
+    );
+  }
+  override render({ row, index, start, height, current, render }: RowProps<T>) {
+    return (
+      <div
+        class={current ? "list-row current-row" : "list-row"}
+        role="row"
+        aria-rowindex={index + 1}
+        style={{ height: `${height}px`, top: `${start}px` }}
+      >
+        {render(row, index)}
+      </div>
+    );
+  }
 }
