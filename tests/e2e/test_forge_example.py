@@ -20,7 +20,7 @@ def test_the_documents_example_understands_every_message_of_the_hub(hub: HubProc
     if node is None:
         pytest.skip("node is needed to run the document's example")
     kids = Kids(hub)
-    agent = kids.run("example", node, str(EXAMPLE))
+    agent = kids.run("example", node, str(EXAMPLE), grace_seconds=0.2)  # it does not end when it is asked to
     pid = kids.pid(agent)
     until(lambda: any("Received response" in line for line in kids.printed(agent)), "its request was answered")
     tasks = [kids.submit(agent, **given) for given in (LARGE, {}, LARGE, {}, {})]

@@ -81,7 +81,7 @@ def test_what_is_not_as_expected_is_named_and_ends_the_play(hub: HubProcess, tmp
         told["steps"][1]["expect"]["payload"]["capabilities"][0]["agent"]["version"] = "9.9.9"
 
     file = changed(tmp_path, "agent-collaboration-flow", wrong)
-    said = dragoman("play", file, "--patience", "5", hub=hub)
+    said = dragoman("play", file, "--patience", "2", hub=hub)
     assert said.code == FAILED, said
     assert "✗" in said.out
     assert "/payload/capabilities/0/agent/version: expected '9.9.9'" in said.out

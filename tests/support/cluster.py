@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.chiffon import HttpClient, Party
+from tests.support.cli import dragoman
 from tests.support.fleet import BROKEN, Fleet
-from tests.support.hubproc import PATIENCE, HubProcess, until
+from tests.support.hubproc import HubProcess, until
 
 REALM = "default"
 
@@ -149,11 +148,8 @@ class ClusterFleet(Fleet):
 
 
 def init(store: str, realm: str = REALM) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dragoman.cli", "cluster", "init", "--store", store, "--realm", realm],
-        capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = dragoman("cluster", "init", "--store", store, "--realm", realm)
+    assert done.code == 0, done
 
 
 def share_key(source: Node, target: Node) -> None:

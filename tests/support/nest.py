@@ -44,9 +44,16 @@ WARM = (
     "dragoman.server.coven.endpoint",
     "dragoman.server.agentmsg",
     "dragoman.server.a2acp",
+    "dragoman.app.cluster.node",
+    "dragoman.app.shared_files",
+    "dragoman.stores.postgres.store",
+    "asyncpg",
     "uvloop",
     "uvicorn.lifespan.off",
-    *(f"dragoman.cli.{name}" for name in ("agent", "ask", "audit", "call", "dlq", "doctor", "hubclient", "task")),
+    *(
+        f"dragoman.cli.{name}"
+        for name in ("agent", "ask", "audit", "call", "cluster", "dlq", "doctor", "hubclient", "store", "task")
+    ),
 )
 REQUEST = 1 << 20
 HUBS = ("dev", "serve")
