@@ -20,11 +20,13 @@ import gc
 import os
 import re
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import needs
+from tests.support.spread import spread
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", UNTIMED, max_examples=15, derandomize=True)
@@ -49,10 +51,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("made_up")
+    yield
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = spread(items, workers, is_long=lambda item: "long" in item.keywords, file=lambda item: item.path)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

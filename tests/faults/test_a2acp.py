@@ -257,6 +257,7 @@ def test_a_handshake_that_nobody_answers_ends(pair: tuple[Plain, Plain], later: 
 # -- the contract
 
 
+@pytest.mark.long
 @pytest.mark.requirement("A2-CTR-5", "a2acp-D7")
 @pytest.mark.parametrize("end", ["expired", "terminated"])
 def test_a_contract_that_ends_under_a_request_still_carries_its_answer(hub: HubProcess, end: str) -> None:

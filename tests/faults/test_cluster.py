@@ -91,6 +91,7 @@ class Load:
             assert ledger.verdict(self.hub.dead_letters()) == [], f"seed {self.seed}"
 
 
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_when_leaders_die_sleep_and_hand_over(tmp_path: Path, store: str) -> None:
     """kill -9, SIGSTOP, `step-down` and a restart of every node, one after the other, under load. The nodes show each
     other certificates."""

@@ -109,6 +109,7 @@ def kill_in_a_loop(home: Path, seed: int, kills: int, seconds: float) -> None:
         hub.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_acknowledged_is_lost_over_random_kills_of_hub_and_agents(seed: int, tmp_path: Path) -> None:
     kill_in_a_loop(tmp_path, seed, kills=3, seconds=0.3)

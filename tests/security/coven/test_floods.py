@@ -37,6 +37,7 @@ def patient_hub(tmp_path: Path) -> Iterator[HubProcess]:
         yield hub
 
 
+@pytest.mark.long
 async def test_thousands_of_streams_that_never_register_are_capped_and_closed(patient_hub: HubProcess) -> None:
     hub = patient_hub
     before = resident(hub)

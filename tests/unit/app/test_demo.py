@@ -220,6 +220,7 @@ async def eventually(look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     return found
 
 
+@pytest.mark.long
 async def test_a_fresh_start_shows_a_question_and_a_failure_and_the_next_command_works(hub: Hub) -> None:
     async with hub.client() as people:
         [question] = await eventually(people.questions)
@@ -241,6 +242,7 @@ async def test_a_fresh_start_shows_a_question_and_a_failure_and_the_next_command
         assert last.kind == "completed"
 
 
+@pytest.mark.long
 async def test_a_release_is_one_trace_over_all_agents_with_a_handoff_a_contract_and_a_retry(hub: Hub) -> None:
     headers = {"Authorization": f"Bearer {hub.ready['admin_token']}"}
     async with (

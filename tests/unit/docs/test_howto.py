@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 FIRST = "docs/howto/first-agent.md"
 OPERATE = "docs/howto/operate.md"
 BACKUP = "docs/howto/backup.md"
@@ -12,6 +14,7 @@ TLS = "docs/howto/tls.md"
 CONNECTED = 'until dragoman agent show deployer -o json | grep -q \'"status": *"idle"\'; do :; done'
 
 
+@pytest.mark.long
 def test_the_first_agent_is_added_started_called_and_asks(terminal: Any, block: Any) -> None:
     (terminal.directory / "deployer.py").write_text(terminal.local(block(FIRST, "python", "agent.run")))
     (terminal.directory / "caller.py").write_text(block(FIRST, "python", "SyncClient"))

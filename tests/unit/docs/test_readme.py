@@ -10,6 +10,7 @@ import pytest
 README = "README.md"
 
 
+@pytest.mark.long
 def test_the_commands_of_the_second_terminal_work(demo_terminal: Any, block: Any) -> None:
     script = block(README, "sh", "call infra-1")
     assert '"steps": 5' in demo_terminal.run(script.replace("$PWD/.venv/bin:", ""))
