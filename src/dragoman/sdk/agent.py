@@ -244,6 +244,11 @@ class Agent(Declarations):
         """The handlers that run now: without those that wait for a person, or for another agent's help."""
         return [] if self._engine is None else self._engine.at_work
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether the agent waits for its disk: what it says next comes after an fsync."""
+        return self._engine is not None and self._engine.is_writing
+
     async def _serve(self, address: Address) -> None:
         address = msgspec.structs.replace(address, instance=self._runtime.mint())
         row = TABLE[address.protocol]

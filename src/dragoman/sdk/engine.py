@@ -157,6 +157,10 @@ class Engine:
         tasks = self._runner.tasks.values()
         return [self._handlers[task.type] for task in tasks if not (task.asking or task.waits or task.is_between_runs)]
 
+    @property
+    def is_writing(self) -> bool:
+        return self._journal.is_writing
+
     async def _come_to_rest(self, online: asyncio.Task[None]) -> None:
         quiet = self._loop.create_task(self._until_quiet())
         grace = self._loop.create_task(self._runtime.sleep(self._grace))

@@ -214,6 +214,12 @@ class Environment:
         """The handlers that run now."""
         return [handler for runner in self._runners.values() for handler in runner.agent.at_work]
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is under way that the loop does not see: the person is about to answer, or an agent waits
+        for an fsync of its journal, which a thread does."""
+        return self.human.is_answering or any(runner.agent.is_writing for runner in self._runners.values())
+
     async def in_flight(self) -> int:
         """How many tasks run for the hub and not for an agent, or the other way round: a message about them is on its
         way, or lost."""

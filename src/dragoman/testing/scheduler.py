@@ -62,7 +62,7 @@ class Scheduler:
             await asyncio.sleep(0.001)
             if quiet == wanted - 1:  # a commit may be under way; and what was only mentioned goes along with this
                 await environment.running.intake.execute(Acknowledge(principal=ADMIN, deliveries=()))
-            quiet = 0 if self._listener.activity != activity or environment.human.is_answering else quiet + 1
+            quiet = 0 if self._listener.activity != activity or environment.is_busy else quiet + 1
 
     async def come_to_rest(self) -> None:
         """As `settle`, with patience for what other threads and processes do."""
@@ -102,7 +102,7 @@ class Scheduler:
             await asyncio.sleep(0)
         if self._environment.has_other_threads:
             await asyncio.sleep(0.001)
-        if woken or self._listener.activity != activity or self._environment.human.is_answering:
+        if woken or self._listener.activity != activity or self._environment.is_busy:
             await self.settle()
 
     async def _next_wait(self) -> int | None:
@@ -131,7 +131,7 @@ class Scheduler:
             activity, before = self._listener.activity, loop.time()
             await asyncio.sleep(LOOK)
             calm += min(loop.time() - before, LONGEST_LOOK)
-            if self._listener.activity != activity or environment.human.is_answering:
+            if self._listener.activity != activity or environment.is_busy:
                 calm = 0.0
             elif await self._only_waiting(calm):
                 if await self._move_until_something_happens(task_id, end):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Client, File, NotFound, RequestRefused, Task, TaskFailed
+from dragoman.sdk.work.journal import Journal
 from dragoman.testing import Hub, Misused, Stuck
 
 PROTOCOLS = ("chiffon", "coven", "forge", "agentmsg", "a2acp")
@@ -405,3 +406,19 @@ def test_a_task_that_never_ends_says_why(hub: Hub) -> None:
     hub.patience = 2
     with pytest.raises(Stuck, match=r"after 2 s \(hub\.patience\).*A handler is at work.*hub\.clock\.advance"):
         hub.call("curious", "hang")
+
+
+def test_no_time_passes_while_an_agent_waits_for_its_disk(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load an fsync of the agent's journal takes longer than the silence after which time passes."""
+    write, never = Journal._write, threading.Event()
+
+    def slow(journal: Journal, lines: list[bytes], snapshot: list[bytes] | None) -> None:
+        never.wait(1.0)
+        write(journal, lines, snapshot)
+
+    hub.add(Deployer(state_dir="state"))
+    hub.human.answers("yes")
+    before = hub.clock.now
+    monkeypatch.setattr(Journal, "_write", slow)
+    assert hub.call("deployer", "restart") == "prod restarted"
+    assert hub.clock.now - before < timedelta(seconds=1)

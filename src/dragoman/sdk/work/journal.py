@@ -184,6 +184,11 @@ class Journal:
         self._flushing: asyncio.Task[None] | None = None
         self._writer = ThreadPoolExecutor(1, "dragoman-journal") if path else None
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether lines wait for their fsync, which happens in a thread."""
+        return self._flushing is not None
+
     # --- start and end ---
 
     def open(self) -> list[Outcome]:
