@@ -104,12 +104,13 @@ test.each<[unknown, string]>([
   [{ answer: "use the blue one" }, "use the blue one"],
   ['{"output":"line one\\nline two"}', "line one\nline two"],
   ["{not json", "{not json"],
+  [{ content: "say what it means", response_type: "DIRECT_ANSWER" }, "say what it means"],
 ])("%j is read as the text %j", (value, text) => {
   expect(formOf(value)).toEqual({ is: "text", text });
 });
 
 test("a few named values are read by their names, a structure as JSON", () => {
-  expect(formOf({ url: "https://kuma.lan", monitors: 3, dry: false, hosts: ["a", "b"], note: null })).toEqual({
+  expect(formOf({ url: "https://kuma.lan", monitors: 3, dry: false, hosts: ["a", "b"], note: null, vars: {} })).toEqual({
     is: "fields",
     fields: [
       ["url", "https://kuma.lan"],
@@ -117,6 +118,7 @@ test("a few named values are read by their names, a structure as JSON", () => {
       ["dry", "no"],
       ["hosts", "a, b"],
       ["note", "–"],
+      ["vars", "–"],
     ],
   });
   expect(formOf({ dataset_id: "d-1" })).toEqual({ is: "fields", fields: [["dataset_id", "d-1"]] });

@@ -65,7 +65,7 @@ export function Audit() {
             keyOf={(record) => String(record.seq)}
             head={
               <div class="cells head audit-grid" role="row">
-                <span role="columnheader" class="wide">
+                <span role="columnheader" class="wide count-cell">
                   No.
                 </span>
                 <span role="columnheader">Who</span>
@@ -134,7 +134,7 @@ function Whole({ record, onClose }: { record: AuditView["records"][number]; onCl
   return (
     <Dialog title={`Record ${number(record.seq)}`} onClose={onClose} wide>
       <div class="stack">
-        <dl class="facts record-facts">
+        <dl class="facts">
           {facts.map(([name, value]) =>
             value ? (
               <Fragment key={name}>

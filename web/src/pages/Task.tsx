@@ -266,7 +266,9 @@ function ChosenStep({ sequence, n }: { sequence: SequenceModel; n: string | null
 }
 
 function Output({ task }: { task: TaskOut }) {
-  const { result, output } = task;
+  const { result } = task;
+  // Some protocols carry a result as text only: then that is its output, too, and it is shown once.
+  const output = isSame(task.output, result) ? "" : task.output;
   const text = useRef<HTMLPreElement>(null);
   const follows = useRef(true);
   // Output that streams in is followed, unless a person has scrolled up in it.
@@ -289,7 +291,7 @@ function Output({ task }: { task: TaskOut }) {
         >
           {output}
         </pre>
-      ) : (
+      ) : isSame(task.output, result) ? null : (
         <p class="muted">No output {["completed", "failed", "cancelled"].includes(task.status) ? "came." : "yet."}</p>
       )}
       {result !== undefined && result !== null ? (
@@ -317,6 +319,14 @@ function Output({ task }: { task: TaskOut }) {
       ) : null}
     </div>
   );
+}
+
+function isSame(output: string | undefined, result: unknown): boolean {
+  try {
+    return JSON.stringify(JSON.parse(output ?? "")) === JSON.stringify(result);
+  } catch {
+    return false;
+  }
 }
 
 function Wire({ id, step }: { id: string; step?: SequenceStep }) {

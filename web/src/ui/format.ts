@@ -65,21 +65,27 @@ const MOST_FIELDS = 24;
 
 export function formOf(value: unknown): Form {
   const meant = parsed(value);
+  if (isEmpty(meant)) return { is: "structure" };
   const text = textIn(meant);
   if (text !== null) return { is: "text", text };
   if (!meant || typeof meant !== "object" || Array.isArray(meant)) return { is: "structure" };
   const fields = Object.entries(meant).map(([name, one]): [string, string | null] => [
     name,
-    Array.isArray(one) ? (one.every((part) => textIn(part) !== null) ? one.map(textIn).join(", ") : null) : textIn(one),
+    Array.isArray(one) && one.length ? (one.every((part) => textIn(part) !== null) ? one.map(textIn).join(", ") : null) : textIn(one),
   ]);
-  const [first] = fields;
-  if (!first || fields.length > MOST_FIELDS || fields.some(([, one]) => one === null)) return { is: "structure" };
-  if (fields.length === 1 && GENERIC.has(first[0])) return { is: "text", text: first[1] ?? "" };
+  if (!fields.length || fields.length > MOST_FIELDS || fields.some(([, one]) => one === null)) return { is: "structure" };
+  const said = fields.filter(([name]) => !AROUND.has(name));
+  if (said.length === 1 && said[0] && GENERIC.has(said[0][0])) return { is: "text", text: said[0][1] ?? "" };
   return { is: "fields", fields: fields as [string, string][] };
 }
 
 /** Fields that only wrap a text, where a protocol wants an object. */
 const GENERIC = new Set(["answer", "content", "message", "output", "reply", "response", "result", "text", "value"]);
+
+const isEmpty = (value: unknown): boolean => !!value && typeof value === "object" && !Object.keys(value).length;
+
+/** What an envelope says about the text in it. */
+const AROUND = new Set(["content_type", "format", "mime_type", "response_type"]);
 
 /** A string that is a JSON object or list is what it stands for. */
 function parsed(value: unknown): unknown {
@@ -95,7 +101,7 @@ function textIn(value: unknown): string | null {
   if (typeof value === "string") return value;
   if (typeof value === "number" || typeof value === "bigint") return String(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
-  return value === null ? "–" : null;
+  return value === null || isEmpty(value) ? "–" : null;
 }
 
 /** The same on one line. */
