@@ -8,12 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.core.ports import TaskFilter
+from dragoman.app.keys import DataVault
+from dragoman.core.ids import Instant
+from dragoman.core.ports import Fenced, StoreFailed, TaskFilter
+from dragoman.messages.faults import Refused
+from dragoman.stores.files import MIB, Room
 from dragoman.stores.postgres import lease
+from dragoman.stores.postgres.files import Blocks, PostgresFiles
 from dragoman.stores.postgres.lease import LeaseTable
+from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.store import PostgresStore
 from tests.adapters.records import event, task
 from tests.adapters.store_suite.stores import commit
+from tests.support.chiffon import new_id
 from tests.support.leading import lead
 from tests.support.postgres import Server, need_postgres, private_directory
 
@@ -131,3 +138,60 @@ async def test_a_new_epoch_is_believed_only_when_the_replica_has_it(pair: Pair) 
     assert taken is not None
     assert taken.epoch == seen.epoch + 1
     await table.close()
+
+
+async def give_up_waiting(server: Server, query: str) -> None:
+    """As an operator may who sees commits hang: PostgreSQL commits without the replica, and says so by a warning."""
+    waiting = f"FROM pg_stat_activity WHERE query LIKE '{query}%' AND wait_event = 'SyncRep'"
+    async with asyncio.timeout(PATIENCE):
+        while not await asyncio.to_thread(server.sql, f"SELECT pg_cancel_backend(pid) {waiting}"):
+            pass
+
+
+async def test_an_epoch_whose_wait_for_the_replica_was_cancelled_is_not_believed(pair: Pair) -> None:
+    """What a leader read after it could be lost, and with it what the leader answers from that."""
+    assert pair.store.term is not None
+    table = LeaseTable(pair.primary.url(), "default", seconds=PATIENCE)
+    await table.release(pair.store.term.epoch)
+    seen = await table.read()
+    pair.standby.freeze()
+    taking = asyncio.create_task(table.take(seen.epoch, holder="b", url="", ttl=60.0, stream_broke=True))
+    await give_up_waiting(pair.primary, "%UPDATE lease SET epoch")
+    with pytest.raises(StoreFailed, match="replica"):
+        await taking
+    pair.standby.thaw()
+    await table.close()
+
+
+async def test_a_commit_in_doubt_is_not_believed_from_an_epoch_that_the_replica_does_not_have(pair: Pair) -> None:
+    """An operator who cancels every wait: the unit and the epoch after it are visible, and a failover loses both."""
+    pair.standby.freeze()
+    under_way = asyncio.create_task(commit(pair.store, task("t")))
+    await give_up_waiting(pair.primary, "SELECT commit_")
+    await give_up_waiting(pair.primary, "%UPDATE lease SET epoch")
+    with pytest.raises(Fenced):
+        await under_way
+    pair.standby.thaw()
+
+
+async def test_a_file_whose_wait_for_the_replica_was_cancelled_is_not_acknowledged(pair: Pair, tmp_path: Path) -> None:
+    class Stalling(Blocks):
+        """The replica stands still when it has the bytes, and not yet that they are whole."""
+
+        async def put(self, id: str, data: bytes) -> None:
+            await super().put(id, data)
+            pair.standby.freeze()
+
+    pool = Pool(pair.primary.url(), "default")
+    files = PostgresFiles(
+        pool, new_id, now=lambda: Instant(0), vault=DataVault(tmp_path, lambda: Instant(0)),
+        room=Room(largest=MIB, quota=MIB), place=Stalling(pool),
+    )  # fmt: skip
+    keeping = asyncio.create_task(files.keep(b"bytes", name="x", mime_type="text/plain"))
+    await give_up_waiting(pair.primary, "%finish_file")
+    with pytest.raises(Refused) as refused:
+        await keeping
+    assert refused.value.fault.retryable
+    assert "replica" in str(refused.value.fault)
+    pair.standby.thaw()
+    await files.close()

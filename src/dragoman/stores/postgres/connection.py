@@ -63,6 +63,21 @@ async def connect(
     return connection
 
 
+class Warnings:
+    """Whether the server warned since `came` was set to False. It does where it gave up waiting for a replica: then the
+    commit is visible, but not replicated, and a failover may lose it."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.came = False
+        connection.add_log_listener(self._note)
+
+    def _note(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+        self.came |= message.severity_en == "WARNING"
+
+
+NOT_REPLICATED = "the server did not wait for its replica"
+
+
 def errors() -> tuple[type[BaseException], ...]:
     """What a statement on a connection raises when it fails, or when the connection is lost."""
     import asyncpg

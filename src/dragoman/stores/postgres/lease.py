@@ -25,7 +25,15 @@ import msgspec
 from dragoman.core.ids import Instant
 from dragoman.core.ports import StoreFailed
 from dragoman.stores.postgres import sealed
-from dragoman.stores.postgres.connection import connect, errors, schema_of, unreachable, within
+from dragoman.stores.postgres.connection import (
+    NOT_REPLICATED,
+    Warnings,
+    connect,
+    errors,
+    schema_of,
+    unreachable,
+    within,
+)
 
 if TYPE_CHECKING:
     import asyncpg
@@ -145,6 +153,7 @@ class LeaseTable:
         self.realm = realm
         self._seconds = seconds
         self._connection: asyncpg.Connection | None = None
+        self._warnings: Warnings | None = None
         self._turn = asyncio.Lock()
 
     async def read(self) -> Lease:
@@ -191,18 +200,25 @@ class LeaseTable:
 
     async def _rows(self, sql: str, *values: object) -> list[asyncpg.Record]:
         async with self._turn:
-            connection = await self._open()
+            connection, warnings = await self._open()
+            warnings.came = False
             try:
-                return await within(self._seconds, connection, connection.fetch(sql, *values))
+                rows: list[asyncpg.Record] = await within(self._seconds, connection, connection.fetch(sql, *values))
             except errors() as error:  # another session is opened next time: this server may lead no more
                 connection.terminate()
                 self._connection = None
                 raise unreachable(error) from error
+            if warnings.came:  # an epoch that a failover may lose: nothing that is read in it can be believed
+                connection.terminate()
+                self._connection = None
+                raise StoreFailed(f"PostgreSQL cannot be used: {NOT_REPLICATED}")
+            return rows
 
-    async def _open(self) -> asyncpg.Connection:
-        if self._connection is None or self._connection.is_closed():
+    async def _open(self) -> tuple[asyncpg.Connection, Warnings]:
+        if self._connection is None or self._warnings is None or self._connection.is_closed():
             self._connection = await connect(self._url, self.realm, timeout=self._seconds)
-        return self._connection
+            self._warnings = Warnings(self._connection)
+        return self._connection, self._warnings
 
 
 def _lease(row: asyncpg.Record) -> Lease:

@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dragoman.stores.postgres.connection import connect, errors, unreachable, within
+from dragoman.core.ports import StoreFailed
+from dragoman.stores.postgres.connection import NOT_REPLICATED, Warnings, connect, errors, unreachable, within
 
 if TYPE_CHECKING:
     import asyncpg
@@ -30,13 +31,14 @@ class Pool:
         self._realm = realm
         self._seconds = seconds
         self._turns = asyncio.Semaphore(most)
-        self._idle: list[asyncpg.Connection] = []
+        self._idle: list[tuple[asyncpg.Connection, Warnings]] = []
         self._closed = False
 
     async def rows(self, sql: str, *values: object) -> Sequence[asyncpg.Record]:
         """What one statement returns. It is committed, durably where it changed something."""
         async with self._turns:
-            connection = await self._open()
+            connection, warnings = await self._open()
+            warnings.came = False
             try:
                 answer: Sequence[asyncpg.Record] = await within(
                     self._seconds, connection, connection.fetch(sql, *values)
@@ -48,7 +50,9 @@ class Pool:
             if self._closed:
                 connection.terminate()
             else:
-                self._idle.append(connection)
+                self._idle.append((connection, warnings))
+            if warnings.came:  # what was written is visible, and a failover may lose it
+                raise StoreFailed(f"PostgreSQL cannot be used: {NOT_REPLICATED}")
             return answer
 
     async def row(self, sql: str, *values: object) -> asyncpg.Record | None:
@@ -59,13 +63,15 @@ class Pool:
         self._closed = True
         self._drop_idle()
 
-    async def _open(self) -> asyncpg.Connection:
+    async def _open(self) -> tuple[asyncpg.Connection, Warnings]:
         while self._idle:
-            connection = self._idle.pop()
+            connection, warnings = self._idle.pop()
             if not connection.is_closed():
-                return connection
-        return await connect(self._url, self._realm)
+                return connection, warnings
+        connection = await connect(self._url, self._realm)
+        return connection, Warnings(connection)
 
     def _drop_idle(self) -> None:
         while self._idle:
-            self._idle.pop().terminate()
+            connection, _ = self._idle.pop()
+            connection.terminate()

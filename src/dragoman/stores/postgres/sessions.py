@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.core.ports import StoreFailed
-from dragoman.stores.postgres.connection import connect, errors, sentence, unreachable
+from dragoman.stores.postgres.connection import NOT_REPLICATED, Warnings, connect, errors, sentence, unreachable
 
 if TYPE_CHECKING:
     import asyncpg
@@ -36,16 +36,13 @@ class Writer:
         self._url = url
         self._realm = realm
         self._connection: asyncpg.Connection | None = None
-        self._warned = False
+        self._warnings: Warnings | None = None
 
     async def connection(self) -> asyncpg.Connection:
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._url, self._realm, settings=BY_INDEX)
-            self._connection.add_log_listener(self._warn)
+            self._warnings = Warnings(self._connection)
         return self._connection
-
-    def _warn(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        self._warned |= message.severity_en == "WARNING"
 
     async def fetch(self, sql: str, *values: Any) -> list[asyncpg.Record]:
         """Read rows; on a new connection, where this one was lost."""
@@ -65,7 +62,9 @@ class Writer:
         import asyncpg
 
         connection = await self.connection()
-        self._warned = False
+        warnings = self._warnings
+        assert warnings is not None
+        warnings.came = False
         try:
             given = await connection.fetchval(sql, *values)
         except asyncpg.PostgresError as error:
@@ -77,8 +76,8 @@ class Writer:
             raise StoreFailed(f"the unit cannot be written: {sentence(error)}") from error
         except errors() as error:
             raise OutcomeUnknown(sentence(error)) from error
-        if self._warned:
-            raise OutcomeUnknown("the server did not wait for its replica")
+        if warnings.came:
+            raise OutcomeUnknown(NOT_REPLICATED)
         return given
 
     def drop(self) -> None:
