@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,13 @@ import pytest
 from tests.conformance.agentmsg.plain import Plain
 from tests.support.callback import Callback, callback_server, has_connection_from
 from tests.support.chiffon import HttpClient, task_of, work_result
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster import cluster
+from tests.support.cluster_load import LONG, Load, audit_is_whole, command
 from tests.support.fleet import BROKEN
-from tests.support.hubproc import PATIENCE, until
-from tests.support.ledger import Ledger
+from tests.support.hubproc import HubProcess, until
 from tests.support.postgres import Server, need_postgres, private_directory
 
 from dragoman.security.certificates import Authority
-
-LONG = {"DRAGOMAN_RULES__IDLE_SECONDS": "20", "DRAGOMAN_RULES__UNREACHABLE_DELAYS_SECONDS": "60,60,60,60"}
 
 
 @pytest.fixture(scope="module")
@@ -42,53 +39,6 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def store(server: Server, request: pytest.FixtureRequest) -> str:
     return server.create_database(f"d{abs(hash(request.node.name))}")
-
-
-def command(hub: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DRAGOMAN_")}
-    return subprocess.run(
-        [sys.executable, "-m", "dragoman.cli", *arguments], capture_output=True, text=True, timeout=PATIENCE,
-        stdin=subprocess.DEVNULL, env={**environment, "DRAGOMAN_TOKEN": hub.ready["admin_token"]},
-    )  # fmt: skip
-
-
-def audit_is_whole(hub: Cluster) -> None:
-    done = command(hub, "audit", "verify", "--hub", hub.follower().url)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-class Load:
-    """Clients at work during a block; at its end everything that was acknowledged is answered, once, in order."""
-
-    def __init__(self, hub: Cluster, seed: int = 1) -> None:
-        self.hub = hub
-        self.seed = seed
-        self.ledger = Ledger()
-
-    def __enter__(self) -> Load:
-        self.fleet = self.hub.fleet(self.ledger, seed=self.seed)
-        self.fleet.__enter__()
-        self.more()
-        return self
-
-    def more(self, count: int = 5) -> None:
-        """So many acknowledgments more."""
-        before = len(self.ledger.acknowledged)
-        until(lambda: len(self.ledger.acknowledged) >= before + count or self.fleet.failures, "traffic")
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        fleet, ledger = self.fleet, self.ledger
-        try:
-            if kind is None:
-                self.more()
-                fleet.sending.clear()
-                until(lambda: not ledger.unanswered or fleet.failures, "every acknowledged task is answered")
-                until(lambda: self.hub.pending == 0 or fleet.failures, "nothing is pending")
-        finally:
-            fleet.__exit__()
-        assert fleet.failures == []
-        if kind is None:
-            assert ledger.verdict(self.hub.dead_letters()) == [], f"seed {self.seed}"
 
 
 @pytest.mark.long
@@ -329,29 +279,46 @@ def test_realms_on_one_postgresql_run_side_by_side(tmp_path: Path, server: Serve
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SOAK_SEEDS", "5"))))
 def test_nothing_acknowledged_is_lost_over_many_random_kills_of_nodes_and_postgresql(seed: int, tmp_path: Path) -> None:
-    """Forty for each seed: nodes are killed, stopped for a while or told to stop, and PostgreSQL is killed."""
-    rng = random.Random(seed)
+    """`KILLS` (42) for each seed, of any node and of PostgreSQL; in between nodes are stopped for a while, or told to
+    stop. A node that was killed starts again while the next one is."""
+    rng, kills = random.Random(seed), int(os.environ.get("KILLS", "42"))
     server = Server(private_directory(f"soak{seed}"), durable=True).start()
+    returns: dict[str, Future[HubProcess]] = {}
     try:
-        with cluster(tmp_path, server.url(host="127.0.0.1"), "abc", **LONG) as hub, Load(hub, seed) as load:
-            for _ in range(40):
-                time.sleep(rng.random())
+        with (
+            cluster(tmp_path, server.url(host="127.0.0.1"), "abc", **LONG) as hub,
+            Load(hub, seed) as load,
+            ThreadPoolExecutor(3) as starting,
+        ):
+            while kills:
+                time.sleep(rng.random() / 2)
+                what = rng.choice((*("kill",) * 12, "postgres", "postgres", "postgres", "freeze", "stop"))
+                if what == "postgres":
+                    for back in returns.values():
+                        back.result()  # a node that starts needs it
+                    server.kill()
+                    server.start()
+                    kills -= 1
+                    load.more(1)
+                    continue
                 node = rng.choice(list(hub.nodes.values()))
-                match rng.choice(("kill", "kill", "kill", "freeze", "stop", "postgres")):
-                    case "kill":
+                if node.name in returns:
+                    returns.pop(node.name).result()
+                if what == "freeze":
+                    node.freeze()
+                    time.sleep(rng.random() * 5)
+                    node.thaw()
+                else:
+                    if what == "kill":
                         node.kill()
-                        node.return_to_its_port()
-                    case "freeze":
-                        node.freeze()
-                        time.sleep(rng.random() * 5)
-                        node.thaw()
-                    case "stop":
+                        kills -= 1
+                    else:
                         node.stop()
-                        node.return_to_its_port()
-                    case "postgres":
-                        server.kill()
-                        server.start()
+                    returns[node.name] = starting.submit(node.return_to_its_port)
                 load.more(1)
+            for back in returns.values():
+                back.result()
+            until(lambda: all(node.is_ready for node in hub.nodes.values()), "all nodes serve")
             audit_is_whole(hub)
     finally:
         server.remove()

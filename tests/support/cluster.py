@@ -134,6 +134,8 @@ class Cluster(HubProcess):
 class ClusterFleet(Fleet):
     """Clients that take 503 of a node without a leader for what it is: ask again, any node."""
 
+    most_unanswered = 200
+
     def _poll(self, party: Party) -> list[dict[str, Any]]:
         got: list[dict[str, Any]] = []
         try:

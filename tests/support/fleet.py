@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import http.client
 import random
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +25,9 @@ TAKEN, GONE = 202, (404, 409)
 
 class Fleet:
     """Started on entering; `drained` tells when everything acknowledged was answered."""
+
+    most_unanswered = 1_000_000
+    """Senders wait while more tasks than this are unanswered."""
 
     def __init__(self, hub: HubProcess, ledger: Ledger, *, seed: int, workers: int = 2, senders: int = 2) -> None:
         self.hub = hub
@@ -62,6 +67,15 @@ class Fleet:
         for thread in self._threads:
             thread.join(60)
 
+    def where(self) -> list[str]:
+        """Where each thread is, for a run that does not end."""
+        frames = sys._current_frames()
+        return [
+            "".join(traceback.format_stack(frames[thread.ident])[-4:]) if thread.ident in frames else "ended"
+            for thread in self._threads
+            if thread.ident is not None
+        ]
+
     def _again(self, party: Party, message: Mapping[str, Any], give_up: Callable[[], bool]) -> Answer | None:
         """Send until the hub answers."""
         while not give_up():
@@ -73,12 +87,16 @@ class Fleet:
                 continue
             if answer.status != 503:
                 return answer
+            party.close()  # a cluster has other nodes
+            threading.Event().wait(0.02)
         return None
 
     def _submit(self, seed: int) -> None:
         rng = random.Random(seed)
         boss = Orchestrator(self.hub.url, self.hub.token("boss", "orchestrator"), keep=True)
         while self.sending.is_set():
+            if not self.ledger.wait_for_answers(self.most_unanswered, 0.5):
+                continue
             request = work_request({"n": rng.getrandbits(64)})
             self.ledger.sends(request)
             answer = self._again(boss, request, lambda: not self.sending.is_set())

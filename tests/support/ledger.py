@@ -24,12 +24,14 @@ RESULT = 1_000_000
 class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
         self.sent: dict[str, str] = {}  # task → request id
         self.acknowledged: set[str] = set()
         self.effects: Counter[str] = Counter()  # by request id, counted where the work is done
         self.reported: dict[str, list[int]] = defaultdict(list)  # by task: numbers the hub took with 202
         self.received: dict[str, list[int]] = defaultdict(list)  # by task: numbers in the order of first arrival
         self.outcomes: dict[str, set[str]] = defaultdict(set)  # by task: message ids of outcomes
+        self._unanswered: set[str] = set()
 
     # -- what the orchestrator writes down
 
@@ -39,7 +41,10 @@ class Ledger:
 
     def was_acknowledged(self, request: Mapping[str, Any]) -> None:
         with self._lock:
-            self.acknowledged.add(task_of(request))
+            task = task_of(request)
+            self.acknowledged.add(task)
+            if task not in self.outcomes:
+                self._unanswered.add(task)
 
     def hears(self, message: Mapping[str, Any]) -> None:
         with self._lock:
@@ -48,6 +53,8 @@ class Ledger:
             number = payload["step"]["number"] if message["type"] == "work_status" else RESULT
             if number == RESULT:
                 self.outcomes[task].add(message["message_id"])
+                self._unanswered.discard(task)
+                self._answered.notify_all()
             if number not in self.received[task]:  # at least once: the same again is no news
                 self.received[task].append(number)
 
@@ -61,12 +68,17 @@ class Ledger:
         with self._lock:
             self.reported[task_of(status)].append(status["payload"]["step"]["number"])
 
+    def wait_for_answers(self, most: int, seconds: float) -> bool:
+        """Until at most so many acknowledged tasks are unanswered; False if that takes longer."""
+        with self._answered:
+            return self._answered.wait_for(lambda: len(self._unanswered) <= most, seconds)
+
     # -- the judgment
 
     @property
     def unanswered(self) -> set[str]:
         with self._lock:
-            return {task for task in self.acknowledged if task not in self.outcomes}
+            return set(self._unanswered)
 
     def verdict(self, given_up: set[str]) -> list[str]:
         """Everything that is wrong; call when the hub says that nothing is pending."""

