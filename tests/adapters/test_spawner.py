@@ -120,7 +120,7 @@ async def test_a_child_has_only_the_environment_it_was_given(
     monkeypatch.setenv("CANARY", "of the hub")
     child = await start("env", env={"PATH": os.environ["PATH"], "MINE": "x"})
     printed = dict(line.split("=", 1) for line in (await child.printed()).splitlines())
-    assert printed == {"PATH": os.environ["PATH"], "MINE": "x", "DRAGOMAN_BROOD": f"{spawner.mark}:1"}
+    assert printed == {"PATH": os.environ["PATH"], "MINE": "x", "DRAGOMAN_DESCENDANT": f"{spawner.mark}:1"}
     assert b"CANARY" not in Path(f"/proc/{spawner.pid}/environ").read_bytes()
 
 
@@ -247,7 +247,7 @@ async def test_leftovers_of_an_earlier_life_are_found_by_their_mark(start: Start
     await spawner.sweep()
     assert runs(pid)  # ours
     orphan = await asyncio.create_subprocess_exec(
-        "sleep", "600", env={**os.environ, "DRAGOMAN_BROOD": f"{spawner.mark}:7"}
+        "sleep", "600", env={**os.environ, "DRAGOMAN_DESCENDANT": f"{spawner.mark}:7"}
     )
     assert await spawner.sweep() == 1
     async with asyncio.timeout(PATIENCE):

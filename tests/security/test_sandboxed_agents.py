@@ -179,7 +179,7 @@ def test_attack_find_secrets_in_its_environment_and_descriptors(kids: Kids) -> N
         env={"MINE": "yes"}, pass_env=["DRAGOMAN_TOKEN", "LANG"],
     )  # fmt: skip
     names = set(eval(printed[0]))
-    ours = {"MINE", "HOME", "TMPDIR", "PATH", "DRAGOMAN_AGENT_ID", "DRAGOMAN_URL", "DRAGOMAN_BROOD"}
+    ours = {"MINE", "HOME", "TMPDIR", "PATH", "DRAGOMAN_AGENT_ID", "DRAGOMAN_URL", "DRAGOMAN_DESCENDANT"}
     assert ours <= names
     assert not names & {"TOP_SECRET", "DRAGOMAN_TOKEN", "USER", "LOGNAME", "SHELL"}
     assert refused(printed[1:]), printed

@@ -40,7 +40,7 @@ RESOURCES = {
     "processes": resource.RLIMIT_NPROC,
     "file_size": resource.RLIMIT_FSIZE,
 }
-ALWAYS_KEPT = "DRAGOMAN_BROOD"
+ALWAYS_KEPT = "DRAGOMAN_DESCENDANT"
 """By this one a child's descendants are found."""
 
 # -- Landlock. The numbers are the same on every machine.

@@ -60,20 +60,7 @@ AnyRow = TypeVar(
     SeriesRow,
 )
 
-TABLES: tuple[type[Row], ...] = (
-    Agent,
-    Task,
-    Event,
-    Delivery,
-    DeadLetter,
-    Question,
-    Entity,
-    Changed,
-    SeenMessage,
-    Contract,
-    Person,
-    SeriesRow,
-)
+TABLES: tuple[type[Row], ...] = AnyRow.__constraints__
 
 MOST_COUNTED = 10_000
 FORGOTTEN = 64

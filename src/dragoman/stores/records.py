@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from dragoman.core.ids import TaskId
+from dragoman.core.ids import Instant, TaskId
 from dragoman.core.lookups import Row
 from dragoman.core.model.agents import Agent
 from dragoman.core.model.audit import AuditRecord
@@ -65,3 +66,15 @@ def by_table(rows: Sequence[Row]) -> dict[type[Any], list[Any]]:
         else:
             tables[table] = [row]
     return tables
+
+
+def audit_row(seq: int, principal: str, subject: str | None, outcome: str, body: str) -> AuditRecord:
+    """The record; without its hash if it or one of its columns was edited, even by a space."""
+    try:
+        record = audit_from(body)
+    except (msgspec.MsgspecError, TypeError):
+        return AuditRecord(
+            seq=seq, at=Instant(0), principal=principal, action="", outcome=outcome, prev="", subject=subject
+        )
+    beside = (record.seq, record.principal, record.subject, record.outcome) == (seq, principal, subject, outcome)
+    return record if beside and encode(record) == body.encode() else replace(record, seq=seq, hash="")

@@ -41,7 +41,7 @@ PR_SET_NO_NEW_PRIVS = 38
 
 LARGEST = 512 * 1024
 """Bytes of a message: command and environment of a child."""
-MARK_VARIABLE = "DRAGOMAN_BROOD"
+MARK_VARIABLE = "DRAGOMAN_DESCENDANT"
 """The variable that every descendant inherits: the hub's mark, then the child's key."""
 KILL_SECONDS = 30.0
 RESOURCES = {

@@ -161,5 +161,5 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
 
 
 def test_only_named_variables_pass_and_the_mark_of_the_brood() -> None:
-    given = {"PATH": "/bin", "TOKEN": "x", "DRAGOMAN_BROOD": "m:1", "DRAGOMAN_TOKEN": "y"}
-    assert launcher.only_these(["PATH"], given) == {"PATH": "/bin", "DRAGOMAN_BROOD": "m:1"}
+    given = {"PATH": "/bin", "TOKEN": "x", "DRAGOMAN_DESCENDANT": "m:1", "DRAGOMAN_TOKEN": "y"}
+    assert launcher.only_these(["PATH"], given) == {"PATH": "/bin", "DRAGOMAN_DESCENDANT": "m:1"}

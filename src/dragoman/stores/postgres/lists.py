@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from dragoman.core.ids import AgentId, Instant, TaskId
 from dragoman.core.model.audit import AuditRecord
@@ -20,12 +19,11 @@ from dragoman.stores.layout import LEASED, POLLED, SEQ_BITS, SEQ_MASK
 from dragoman.stores.postgres.names import read, written
 from dragoman.stores.postgres.queries import EVENT_COLUMNS, event_of
 from dragoman.stores.records import (
-    audit_from,
+    audit_row,
     changed_from,
     contract_from,
     dead_letter_from,
     delivery_from,
-    encode,
     entity_from,
     question_from,
     task_from,
@@ -152,20 +150,10 @@ async def audit(
         terms.add("outcome = 'refused'")
     terms.add("seq > {}", after)
     rows = await terms.read(connection, "seq, principal, subject, outcome, body", "audit", "seq", limit)
-    return [_audit_row(*row) for row in rows]
-
-
-def _audit_row(seq: int, principal: str, subject: str | None, outcome: str, body: str) -> AuditRecord:
-    """The record; without its hash if it or one of its columns was edited, even by a space."""
-    principal, subject = read(principal), subject and read(subject)
-    try:
-        record = audit_from(body)
-    except (msgspec.MsgspecError, TypeError):
-        return AuditRecord(
-            seq=seq, at=Instant(0), principal=principal, action="", outcome=outcome, prev="", subject=subject
-        )
-    beside = (record.seq, record.principal, record.subject, record.outcome) == (seq, principal, subject, outcome)
-    return record if beside and encode(record) == body.encode() else replace(record, seq=seq, hash="")
+    return [
+        audit_row(seq, read(principal), subject and read(subject), outcome, body)
+        for seq, principal, subject, outcome, body in rows
+    ]
 
 
 async def contracts(

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import apsw
 import msgspec
-from msgspec.structs import replace
 
 from dragoman.core.ids import AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import (
@@ -34,7 +33,7 @@ from dragoman.core.ports import StoreFailed, TaskFilter
 from dragoman.stores import layout
 from dragoman.stores.layout import LEASED, POLLED, SEQ_MASK
 from dragoman.stores.records import (
-    audit_from,
+    audit_row,
     changed_from,
     contract_from,
     dead_letter_from,
@@ -225,19 +224,7 @@ def audit(
         terms.append("outcome = 'refused'" if outcome == "refused" else "outcome = ?")
         values += [] if outcome == "refused" else [outcome]
     sql = _select("seq, principal, subject, outcome, body", "audit", ["seq > ?", *terms], "seq")
-    return [_audit_row(*row) for row in connection.execute(sql, (after, *values, limit))]
-
-
-def _audit_row(seq: int, principal: str, subject: str | None, outcome: str, body: str) -> AuditRecord:
-    """The record; without its hash if it or one of its columns was edited, even by a space."""
-    try:
-        record = audit_from(body)
-    except (msgspec.MsgspecError, TypeError):
-        return AuditRecord(
-            seq=seq, at=Instant(0), principal=principal, action="", outcome=outcome, prev="", subject=subject
-        )
-    beside = (record.seq, record.principal, record.subject, record.outcome) == (seq, principal, subject, outcome)
-    return record if beside and encode(record) == body.encode() else replace(record, seq=seq, hash="")
+    return [audit_row(*row) for row in connection.execute(sql, (after, *values, limit))]
 
 
 def contract(connection: apsw.Connection, id: str) -> Contract | None:
