@@ -16,7 +16,6 @@ when no process of the test run holds the lock of its users any more, however th
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import shutil
@@ -33,6 +32,8 @@ from tempfile import gettempdir
 from urllib.parse import quote
 
 import pytest
+
+from tests.support.shared_server import end_after_the_last_user, starting
 
 PATIENCE = 60.0
 STEP = 0.02
@@ -325,9 +326,6 @@ def _runs(pid: int) -> bool:
 
 # -- the server that the tests of a run share
 
-_users: list[int] = []
-"""The lock that this process holds as a user of the shared server, while it runs."""
-
 
 def private_directory(name: str) -> Path:
     """A short path that `nobody` can reach, which the directories of pytest are not: socket files need both."""
@@ -338,15 +336,7 @@ def private_directory(name: str) -> Path:
 def shared_url() -> str:
     """The address of this process's own database on the shared server. Skips the test where there is no PostgreSQL."""
     need_postgres()
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")[:12]
-    directory = Path(gettempdir()) / f"dragoman-pg-{os.getuid()}-{run}"
-    directory.mkdir(exist_ok=True)
-    lock = os.open(directory.with_suffix(".users"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    _users.append(lock)
-    starting = os.open(directory.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(starting, fcntl.LOCK_EX)
-    try:
+    with starting("pg") as directory:
         port = directory / "port"
         if not port.exists():
             subprocess.run(
@@ -355,8 +345,6 @@ def shared_url() -> str:
             )  # fmt: skip
         server = Server(directory)
         server.port = int(port.read_text())
-    finally:
-        os.close(starting)
     return server.create_database(os.environ.get("PYTEST_XDIST_WORKER", "main"))
 
 
@@ -364,22 +352,7 @@ def keep(directory: Path) -> None:
     """Start the shared server, then watch over it in the background until nobody uses it."""
     server = Server(directory).start()
     (directory / "port").write_text(str(server.port))
-    if os.fork():
-        return
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    users = os.open(directory.with_suffix(".users"), os.O_RDWR)
-    while True:
-        try:
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            time.sleep(0.5)
-    server.remove()
-    for suffix in (".users", ".lock"):
-        directory.with_suffix(suffix).unlink(missing_ok=True)
+    end_after_the_last_user(directory, server.remove)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ any more, however they ended (as `tests.support.postgres`).
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import shutil
@@ -33,6 +32,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
+from tests.support.shared_server import end_after_the_last_user, starting
 
 PATIENCE = 60.0
 STEP = 0.05
@@ -236,9 +237,6 @@ def _free_ports(count: int) -> list[int]:
 
 # -- the broker that the tests of a run share
 
-_users: list[int] = []
-"""The lock that this process holds as a user of the shared broker, while it runs."""
-
 
 def private_directory(name: str) -> Path:
     return Path(gettempdir()) / f"dragoman-rabbit-{os.getpid()}-{name}"
@@ -247,15 +245,7 @@ def private_directory(name: str) -> Path:
 @cache
 def shared() -> Broker:
     need_rabbitmq()
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")[:12]
-    directory = Path(gettempdir()) / f"dragoman-rabbit-{os.getuid()}-{run}"
-    directory.mkdir(exist_ok=True)
-    lock = os.open(directory.with_suffix(".users"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    _users.append(lock)
-    starting = os.open(directory.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(starting, fcntl.LOCK_EX)
-    try:
+    with starting("rabbit") as directory:
         if not (directory / "serves").exists() and not (directory / "failed").exists():
             subprocess.run(
                 [sys.executable, "-m", "tests.support.rabbitmq", str(directory)],
@@ -263,8 +253,6 @@ def shared() -> Broker:
             )  # fmt: skip
         if not (directory / "serves").exists():  # or every test would wait for it once more
             pytest.fail(f"RabbitMQ did not start: {(directory / 'failed').read_text()}")
-    finally:
-        os.close(starting)
     return Broker(directory)
 
 
@@ -272,28 +260,17 @@ def keep(directory: Path) -> None:
     """Start the shared broker, then watch over it in the background until nobody uses it."""
     broker = _started(directory)
     (directory / "serves").touch()
-    if os.fork():
-        return
-    os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    users = os.open(directory.with_suffix(".users"), os.O_RDWR)
-    while True:
-        try:
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            time.sleep(0.5)
-    for pid in (broker._process, broker._epmd):  # children of the process that forked this one
-        if pid is not None:
-            try:
-                os.killpg(pid.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-    shutil.rmtree(directory, ignore_errors=True)
-    for suffix in (".users", ".lock"):
-        directory.with_suffix(suffix).unlink(missing_ok=True)
+
+    def end() -> None:
+        for pid in (broker._process, broker._epmd):  # children of the process that forked this one
+            if pid is not None:
+                try:
+                    os.killpg(pid.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        shutil.rmtree(directory, ignore_errors=True)
+
+    end_after_the_last_user(directory, end)
 
 
 def _started(directory: Path) -> Broker:
