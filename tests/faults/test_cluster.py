@@ -43,8 +43,8 @@ def store(server: Server, request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.long
 def test_nothing_acknowledged_is_lost_when_leaders_die_sleep_and_hand_over(tmp_path: Path, store: str) -> None:
-    """kill -9, SIGSTOP, `step-down` and a restart of every node, one after the other, under load. The nodes show each
-    other certificates."""
+    """kill -9 and SIGSTOP of the leader, SIGSTOP of another node, `step-down` and a restart of every node, in turn,
+    under load. The nodes show each other certificates."""
     authority = Authority(tmp_path / "tls", datetime.now(UTC))
     authority.server(["a", "b", "c"], now=datetime.now(UTC))
     for name in "abc":
@@ -66,6 +66,13 @@ def test_nothing_acknowledged_is_lost_when_leaders_die_sleep_and_hand_over(tmp_p
             heir.thaw()
             until(lambda: heir.is_ready and not heir.leads, "the leader that slept is fenced, and follows")
             load.more()
+
+            epoch, other = hub.epoch(), hub.follower()
+            other.freeze()
+            load.more(20)
+            other.thaw()
+            until(lambda: other.is_ready, "a node that slept follows again")
+            assert hub.epoch() == epoch
 
             done = command(hub, "cluster", "step-down", "--hub", hub.follower().url, "-o", "json")
             assert done.returncode == 0, done.stdout + done.stderr
@@ -219,15 +226,16 @@ def test_time_goes_on_after_a_leader_whose_clock_is_behind_and_one_that_is_far_o
     tmp_path: Path, store: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(WALL)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     with cluster(tmp_path, store, "ab", **LONG) as hub:
         a, b = hub.nodes.values()
         b.stop()
         b.wrap = ("env",)
         boss, worker = hub.orchestrator(), hub.worker()
+        b.start(PYTHONPATH=path, AHEAD="-4")
+        until(lambda: b.is_ready, "it follows")
         first, _ = boss.submit()
         assert worker.send(work_result(worker.work())).status == 202
-        b.start(PYTHONPATH=str(tmp_path), AHEAD="-4")
-        until(lambda: b.is_ready, "it follows")
         a.kill()
         assert hub.leader() is b
         for party in (boss, worker):
@@ -238,7 +246,7 @@ def test_time_goes_on_after_a_leader_whose_clock_is_behind_and_one_that_is_far_o
         assert times == sorted(times)
         b.kill()
         a.start()
-        b.start(PYTHONPATH=str(tmp_path), AHEAD="-60")
+        b.start(PYTHONPATH=path, AHEAD="-60")
         a.kill()
         until(lambda: b.ready_detail[0] == 503 and "clock is off" in b.ready_detail[1], "it does not lead")
         a.start()

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.test_cluster import LONG, Load, audit_is_whole
 from tests.support.chiffon import Orchestrator, Worker, task_of, work_result
 from tests.support.cluster import Cluster, Node
+from tests.support.cluster_load import LONG, Load, audit_is_whole
 from tests.support.hubproc import PATIENCE, until
 from tests.support.postgres import Server, need_postgres, private_directory
 
