@@ -88,7 +88,7 @@ def open_amqp(settings: Settings, handler: ChiffonHandler) -> Endpoint:
 
 
 def broker_of(of: AmqpSettings) -> tuple[Place, Callable[[], ssl.SSLContext | None]]:
-    """Where the broker is, and how its certificate is checked: read anew for each connection."""
+    """Where the broker is, and how its certificate is checked: read again for each connection."""
     assert of.url is not None
     place = place_of(of.url)
     trusted = {**os.environ, trust.CA: of.ca} if of.ca else os.environ

@@ -34,7 +34,7 @@ def copy(
     """Copy a hub's store, files and keys to PostgreSQL.
 
     The source is only read. Everything is compared before the realm is switched to the copy, in one step; a copy that
-    was interrupted is begun anew by the same command.
+    was interrupted starts again by the same command.
     """
     from dragoman.app.keys import VARIABLE
     from dragoman.app.store_copy import Plan, copy_store

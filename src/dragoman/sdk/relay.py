@@ -75,7 +75,7 @@ class Relay:
         self._stopped = False
 
     async def serve(self, url: str | None = None) -> None:
-        """Serve the hub here, at `url` as an agent would, until `stop`; anew when other work is done there."""
+        """Serve the hub here, at `url` as an agent would, until `stop`; again when other work is done there."""
         api = ApiClient(self._there, self._runtime)
         try:
             while not self._stopped:

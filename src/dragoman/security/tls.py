@@ -100,7 +100,7 @@ def read_pair(files: Files, now: int) -> Pair:
 def how_to_renew(certificate: Path) -> str:
     """The command that renews it, if `dragoman cert` made it: the CA is beside it."""
     if certificate.name != "server.pem" or not (certificate.parent / "ca.key").exists():
-        return "have it signed anew"
+        return "have it signed again"
     there = "" if certificate.parent == HOME else f" --dir {shlex.quote(str(certificate.parent))}"
     return f"dragoman cert{there}"
 

@@ -350,7 +350,7 @@ def test_the_advice_to_renew_a_certificate_names_the_command_that_made_it(tmp_pa
     theirs = put(tmp_path, ca.issue_cert("localhost", not_before=TODAY - 9 * DAY, not_after=TODAY - DAY), "over")
     for certificate, key, fix in (
         (ours.certificate, ours.key, f"dragoman cert --dir {place}"),
-        (theirs.certificate, theirs.key, "have it signed anew"),
+        (theirs.certificate, theirs.key, "have it signed again"),
     ):
         with pytest.raises(TlsProblem) as problem:
             server_context(Files(certificate=certificate, key=key), NOW)

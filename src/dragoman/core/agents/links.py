@@ -189,7 +189,7 @@ def forgotten(work: Work, link: Link) -> None:
 def _started_over(link: Link, while_it: str) -> Fault:
     return Fault(
         kind=Kind.UNAVAILABLE,
-        message=f"{link.agent} was started anew while it {while_it}",
+        message=f"{link.agent} was started again while it {while_it}",
         retryable=True,
         facts={"agent_id": link.agent, "last_heartbeat": None},
     )

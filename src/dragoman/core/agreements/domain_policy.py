@@ -63,7 +63,7 @@ def check_standing(work: Work, contract: Contract) -> None:
         raise refuse(
             Kind.FORBIDDEN,
             f"the domain policy wants what passes from {source} to {target} encrypted by now",
-            next="shake hands anew",
+            next="shake hands again",
             field="contract_id",
             contract_id=contract.id,
         )

@@ -177,7 +177,7 @@ def renewed(work: Work, command: ShakeHands) -> Contract | None:
         raise refuse(
             Kind.CONTRACT,
             "that collaboration is about something else",
-            next="shake hands anew",
+            next="shake hands again",
             field="collaboration_id",
         )
     return current

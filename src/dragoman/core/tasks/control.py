@@ -227,7 +227,7 @@ def reassign(work: Work, command: Reassign) -> Task:
     return work.known_task(task.id)
 
 
-def taken_from_agent(work: Work, task: Task, why: str = "a person began the task anew") -> Task:
+def taken_from_agent(work: Work, task: Task, why: str = "a person started the task again") -> Task:
     """The task without an owner (not yet put): the hub tells its agent to stop, and withdraws its questions."""
     owner = task.owner
     assert owner is not None
@@ -235,7 +235,7 @@ def taken_from_agent(work: Work, task: Task, why: str = "a person began the task
     withdraw(work, task, owner)
     for question in work.find(OpenQuestions(task.id)) if task.lineage.has_questions else ():
         call_off(work, question)
-    end_children(work, task, "was begun anew")
+    end_children(work, task, "was started again")
     if task.spending.reserved is not None:
         task = budget.release(work, task)
         make_room(work)

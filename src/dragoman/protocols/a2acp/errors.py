@@ -315,9 +315,9 @@ def refusal_of(fault: Fault, *, personal: bool = False) -> Refusal:
     message = error_table.failure_sentence(fault, advice)
     shown = not personal or fault.kind in SHOWN_OF_PERSONAL_WORK
     if not shown:  # an agent of another protocol may have written anything there
-        message, facts = "The work failed; its reason is personal and not told in clear.", {}
+        message, facts = "The work failed; its reason is personal and not sent in clear.", {}
         if fault.kind is Kind.CANCELLED:
-            message = f"It was cancelled; the reason is personal and not told in clear. {advice}"
+            message = f"It was cancelled; the reason is personal and not sent in clear. {advice}"
     details = {**facts, "kind": fault.kind.value}
     if shown:
         details["fault"] = fault_fields(fault)

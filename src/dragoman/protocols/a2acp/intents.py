@@ -223,7 +223,7 @@ def misspoken(message: Message, speaker: Role, agent: Agent, broker: Agent) -> t
     if found is None:
         return None
     if found[0] not in (None, speaker):
-        what = f"{message.intent} as {message.message_type} is not said by the {speaker.value}"
+        what = f"{message.intent} as {message.message_type} does not come from the {speaker.value}"
         return "intent", what, Code.SCHEMA_MISMATCH
     field, party = ("target_agent", target) if speaker is Role.AGENT else ("source_agent", source)
     if found[0] is not None and party.agent_id != broker.agent_id:

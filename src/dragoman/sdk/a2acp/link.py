@@ -282,7 +282,7 @@ class A2acpLink:
             return
         sent, tries = self._sent.pop(unwritten.id, (None, 0))
         if type(sent) is Outcome and sent.failure is None:
-            text = f"the result cannot be told: {unwritten.error}; store it and return where"
+            text = f"the result cannot be sent: {unwritten.error}; store it and return where"
             error = {"message": text, "code": Code.INTERNAL_ERROR.value, "details": {"retryable": False}}
             content = failure(text, error, usage=sent.content.usage)
             self._send(msgspec.structs.replace(sent, content=content), tries + 1)

@@ -272,7 +272,7 @@ class AgentmsgLink:
         try:
             self._send(outcome, done, beside=mapping.result_out(content))
         except LocalProtocolError as unfit:
-            text = f"the result cannot be told: {unfit}; return text, which is split, or store it and return where"
+            text = f"the result cannot be sent: {unfit}; return text, which is split, or store it and return where"
             self._finish(replace(outcome, content=failure(text, {"message": text}, usage=content.usage)))
 
     def _fail(self, message: Outcome | Decline, fault: Fault, usage: dict[str, Any] | None = None) -> None:

@@ -188,7 +188,7 @@ def command_of(inbound: InboundMessage) -> Command:
         case _, mapping.QUESTION:
             return _ask_person(inbound)
         case _, mapping.ANSWER | mapping.PAUSE | mapping.RESUME:
-            raise refuse(Kind.INVALID, f"the event {message.intent} is only said by the broker", field="intent")
+            raise refuse(Kind.INVALID, f"the event {message.intent} comes from the broker only", field="intent")
     return _report_event(inbound) if inbound.reports else _tell(inbound)
 
 

@@ -372,7 +372,7 @@ def _undelivered(outgoing: Outgoing, agent: Agent) -> tuple[bytes, str]:
     fault = delivery.reason or new_fault(
         Kind.UNAVAILABLE,
         f"{kind} {direct_message.message_id} was never acknowledged",
-        next="see whether its receiver is there, send it anew",
+        next="see whether its receiver is there, and send it again",
         retryable=True,
     )
     facts = {"message_id": direct_message.message_id, "type": kind, **fault.facts}

@@ -118,7 +118,7 @@ def outlived(message: Message) -> Fault:
     return new_fault(
         Kind.TIMEOUT,
         f"{message.type.value} {message.id} was not delivered within its {ttl:g} ms",
-        next="send it anew, with more time",
+        next="send it again, with more time",
         field="metadata.ttl_ms",
         facts={"message_id": message.id, "ttl_ms": ttl},
     )
