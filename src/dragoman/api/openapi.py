@@ -2,7 +2,7 @@
 them.
 
 msgspec describes each type; what it cannot know is added here: that a message's `type` decides its payload, and what
-chiffon's codec refuses or lets pass beyond its types (`DECODED`).
+chiffon's codec refuses or lets pass beyond its types (`DECODED`). `Any` is what stands in a JSON Schema.
 """
 
 from __future__ import annotations

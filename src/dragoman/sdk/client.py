@@ -1,4 +1,7 @@
-"""`Client`: calls agents, with the same methods over the management API and over an agent protocol (`backend`)."""
+"""`Client`: calls agents, with the same methods over the management API and over an agent protocol (`backend`).
+
+`Any` is a result whose type the caller did not name, or JSON of another program.
+"""
 
 from __future__ import annotations
 

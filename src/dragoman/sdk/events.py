@@ -16,7 +16,8 @@
       Completed  Failed  Cancelled   the last one of a task
       OtherEvent      whatever else happened to it
 
-`kind` and `data` are the kind and the body of the event as the hub sent it.
+`kind` and `data` are the kind and the body of the event as the hub sent it. `Any` is JSON of an agent, a caller or a
+person, whose form only they know.
 """
 
 from __future__ import annotations

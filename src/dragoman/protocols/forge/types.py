@@ -9,7 +9,7 @@ cancelling (D6), the answer to a question that did not block (D8), publish and s
 needs to follow its task. An agent that does not know a notification ignores it, as it ignores any it does not know.
 
 Unknown fields are accepted and kept (all-D6), not in these values but in the JSON object they came from, which every
-event of the codec carries along.
+event of the codec carries along. `Any` is JSON that an agent, a caller or a person wrote.
 """
 
 from __future__ import annotations
