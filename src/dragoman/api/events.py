@@ -3,12 +3,14 @@
     id: 1789…               the instant of the commit; a stream that resumes there misses nothing
     event: task             one event of a task: `StreamEvent`
     event: changes          `detail=digest`: what changed since the last frame, at most ten times a second
-    event: reset            `detail=digest`: too much happened meanwhile; read the view again
+    event: reset            the stream cannot go on at that id, or (`detail=digest`) too much happened: read views again
     : heartbeat             when nothing happens
 
 A stream of events begins after `Last-Event-ID` (or `?after=`), else with what happens next. It reads what it missed
 from the store, and then gets moments as they are committed (`api.live`). The id stands on the last event of a commit
-only: a stream that breaks in the middle of one begins it again, and (`task_id`, `seq`) tells what was there.
+only: a stream that breaks in the middle of one begins it again, and (`task_id`, `seq`) tells what was there. An id that
+is later than the hub's clock is of another hub, or of this one before it was restored from a backup: the stream says so
+by a `reset`, and goes on with what happens next. Without that it would be silent until that time has come.
 
 A digest is for pages that read their view once and want to know when to read again: it carries the heads of the tasks
 that changed, not every event. All digests of a moment are the same bytes. `follow` adds every event of some tasks.
@@ -29,7 +31,7 @@ from dragoman.api.live import Moment, Watcher
 from dragoman.api.problems import Problem
 from dragoman.api.store_reads import agent_protocol
 from dragoman.api.task_events import HEADERS, MEDIA_TYPE
-from dragoman.core.ids import ADMIN, Instant, TaskId, rfc3339
+from dragoman.core.ids import ADMIN, MINUTE, Instant, TaskId, rfc3339
 from dragoman.core.model.tasks import Event, Status, Task, Waiting
 from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.tasks import log_line
@@ -42,6 +44,9 @@ MOST_TASKS = 100
 MOST_WIRE = 50
 LONGEST_TEXT = 200
 DIGEST = "digest"
+RESET = b"event: reset\ndata: {}\n\n"
+AHEAD = MINUTE
+"""How far the clocks of two nodes may be apart."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -130,6 +135,9 @@ async def _until_unreadable(frames: AsyncIterator[bytes]) -> AsyncIterator[bytes
 async def _events(context: Context, query: StreamQuery, after: int | None) -> AsyncIterator[bytes]:
     yield b"retry: 1000\n\n"
     wanted = _Filter(query)
+    if after is not None and after > context.intake.now() + AHEAD:
+        after = None
+        yield RESET
     with context.intake.streams.one(ADMIN):
         async with context.live.watching() as watcher:
             seen = Instant(context.intake.now() if after is None else after)
@@ -169,11 +177,10 @@ async def _missed(context: Context, wanted: _Filter, seen: Instant) -> AsyncIter
 
 
 def _frames(context: Context, wanted: _Filter, events: Sequence[Event]) -> Iterable[bytes]:
-    """One frame for each event; the id on the last one of each commit."""
-    for index, event in enumerate(events):
-        if not wanted.takes(event):
-            continue
-        ends = index + 1 == len(events) or events[index + 1].at != event.at
+    """One frame for each event that is wanted; the id on the last one of each commit."""
+    taken = [event for event in events if wanted.takes(event)]
+    for index, event in enumerate(taken):
+        ends = index + 1 == len(taken) or taken[index + 1].at != event.at
         id = b"id: %d\n" % event.at if ends else b""
         yield b"%sevent: task\ndata: %s\n\n" % (id, _encode(stream_event(context, event)))
 
@@ -214,12 +221,12 @@ async def _digests(context: Context, query: StreamQuery, after: int | None) -> A
     with context.intake.streams.one(ADMIN):
         async with context.live.watching() as watcher:
             if after is not None:
-                yield b"event: reset\ndata: {}\n\n"
+                yield RESET
             yield await _digest(context, _quiet(context))
             while not context.waiters.closed:
                 moments, missed = await _next(context, watcher)
                 if missed:
-                    yield b"event: reset\ndata: {}\n\n"
+                    yield RESET
                 for moment in moments:
                     for event in moment.events:
                         if event.task in followed:
