@@ -44,14 +44,16 @@ EARLY = ("DRAGOMAN_TLS__", "DRAGOMAN_COVEN__TLS_")
 
 
 def until(condition: Callable[[], T], what: str = "", seconds: float = PATIENCE) -> T:
-    """The first true value of `condition`, looked at every few milliseconds."""
-    end = time.monotonic() + seconds
+    """The first true value of `condition`, looked at every few milliseconds; where it is long in coming, less often: a
+    look costs the processor time that what it waits for could need."""
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what or condition}"
-        time.sleep(0.01)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"not within {seconds:g} s: {what or condition}"
+        time.sleep(min(0.005 + waited / 20, 0.04))
 
 
 class HubProcess:
