@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,12 @@ A_WHILE = 0.5
 
 
 class Pair:
-    """A primary, its synchronous standby, and a store that knows both."""
+    """A primary, its synchronous standby, and a store that knows both, in a realm of its own."""
 
-    def __init__(self, primary: Server, standby: Server, store: PostgresStore) -> None:
+    def __init__(self, primary: Server, standby: Server, realm: str, store: PostgresStore) -> None:
         self.primary = primary
         self.standby = standby
+        self.realm = realm
         self.store = store
 
     async def found(self) -> set[str]:
@@ -46,30 +48,47 @@ class Pair:
         return not done
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    need_postgres()
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Server]]:
+    """The primary and its standby, while there are any: a test that spoils them leaves none."""
+    found: list[Server] = []
+    yield found
+    for server in found:
+        server.remove()
+
+
+def start(servers: list[Server]) -> None:
     base = private_directory("pair")
-    primary = Server(Path(f"{base}-1"), durable=True)
-    standby: Server | None = None
+    servers.append(Server(Path(f"{base}-1"), durable=True))
+    servers[0].start()
+    servers.append(servers[0].add_standby(Path(f"{base}-2")))
+
+
+@pytest.fixture
+async def pair(servers: list[Server]) -> AsyncIterator[Pair]:
+    need_postgres()
+    if not servers:
+        start(servers)
+    primary, standby = servers
+    realm = f"pair{uuid.uuid4().hex[:8]}"
+    await lease.init(primary.url(), realm)
+    url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
     store: PostgresStore | None = None
     try:
-        primary.start()
-        await lease.init(primary.url(), "default")
-        standby = primary.add_standby(Path(f"{base}-2"))
-        url = f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
-        table = LeaseTable(url, "default")
-        store = PostgresStore(url, term=await lead(table), doubt_seconds=PATIENCE)
+        table = LeaseTable(url, realm)
+        store = PostgresStore(url, realm=realm, term=await lead(table), doubt_seconds=PATIENCE)
         await table.close()
         await store.open()
         await commit(store, task("first"))
-        yield Pair(primary, standby, store)
+        yield Pair(primary, standby, realm, store)
     finally:
+        standby.thaw()
         if store is not None:
             await store.close()
-        for server in (primary, standby):
-            if server is not None:
+        if not primary.runs:
+            for server in servers:
                 server.remove()
+            servers.clear()
 
 
 async def test_nothing_is_acknowledged_while_the_synchronous_replica_does_not_have_it(pair: Pair) -> None:
@@ -125,7 +144,7 @@ async def test_a_unit_that_only_the_old_primary_had_is_written_to_the_promoted_o
 async def test_a_new_epoch_is_believed_only_when_the_replica_has_it(pair: Pair) -> None:
     """A leader that read before its epoch was replicated could read what a failover then loses."""
     assert pair.store.term is not None
-    table = LeaseTable(pair.primary.url(), "default", seconds=PATIENCE)
+    table = LeaseTable(pair.primary.url(), pair.realm, seconds=PATIENCE)
     await table.release(pair.store.term.epoch)
     seen = await table.read()
     pair.standby.freeze()
@@ -151,7 +170,7 @@ async def give_up_waiting(server: Server, query: str) -> None:
 async def test_an_epoch_whose_wait_for_the_replica_was_cancelled_is_not_believed(pair: Pair) -> None:
     """What a leader read after it could be lost, and with it what the leader answers from that."""
     assert pair.store.term is not None
-    table = LeaseTable(pair.primary.url(), "default", seconds=PATIENCE)
+    table = LeaseTable(pair.primary.url(), pair.realm, seconds=PATIENCE)
     await table.release(pair.store.term.epoch)
     seen = await table.read()
     pair.standby.freeze()
@@ -182,7 +201,7 @@ async def test_a_file_whose_wait_for_the_replica_was_cancelled_is_not_acknowledg
             await super().put(id, data)
             pair.standby.freeze()
 
-    pool = Pool(pair.primary.url(), "default")
+    pool = Pool(pair.primary.url(), pair.realm)
     files = PostgresFiles(
         pool, new_id, now=lambda: Instant(0), vault=DataVault(tmp_path, lambda: Instant(0)),
         room=Room(largest=MIB, quota=MIB), place=Stalling(pool),
