@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -85,6 +86,8 @@ async def test_the_same_message_again_has_one_effect_and_other_content_is_refuse
         other = {**said, "payload": {**said["payload"], "x_other": 1}}
         answer = await ada.send(other)
         assert (answer.status_code, answer.json()["error_type"]) == (409, "VALIDATION_ERROR")
+        assert answer.json()["context"]["details"]["field"] == "id"
+        assert not {"request_id", "message_id"} & set(re.findall(r"\w+", answer.json()["message"]))
     assert sorted(one["type"] for one in await bob.hear()) == ["ERROR_REPORT", "HELP_REQUEST", "TASK_ASSIGNMENT"]
     done = await bob.say("TASK_COMPLETE", "ada", {"task_id": "t-1", "result": 1})
     assert (await bob.send(done)).status_code == 202
@@ -110,7 +113,7 @@ async def test_the_same_message_many_times_at_once_joins_the_first(stage: Stage,
 
 @pytest.mark.requirement("agentmsg/all-D5")
 async def test_used_ids_are_known_after_a_restart_of_the_endpoint(stage: Stage, pair: tuple[Speaker, Speaker]) -> None:
-    """The desk's memory is a shortcut; the store is what remembers."""
+    """The memory of the endpoint is a shortcut; the store is what remembers."""
     ada, bob = pair
     letter = await ada.say("ERROR_REPORT", "bob", note(ada, "once"))
     assert len(await bob.hear()) == 1
