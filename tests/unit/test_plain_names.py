@@ -99,6 +99,16 @@ def test_no_document_uses_a_pet_name(name: str) -> None:
     assert {f"{word} → {BANNED[word]}" for word in words & IN_DOCUMENTS} == set()
 
 
+NOBODY_IN_PARTICULAR = re.compile(r"\b(somebody|whoever|what was said|is told|ha(s|ve) no word)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "src"])
+def test_sentences_say_who_acts(name: str) -> None:
+    files = SOURCE.rglob("*.py") if name == "src" else [ROOT / name]
+    found = {f"{file.name}: {match[0]}" for file in files for match in NOBODY_IN_PARTICULAR.finditer(file.read_text())}
+    assert found == set()
+
+
 def terms() -> list[str]:
     return re.findall(r"^\| \*\*(.+?)\*\* \|", GLOSSARY, flags=re.MULTILINE)
 

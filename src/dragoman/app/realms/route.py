@@ -4,8 +4,8 @@
     its bearer token begins with the name of a realm                      that realm
     it has a token that names none, or another `Host`                     the realm `default`, if there is one
 
-The name comes first, because whoever gives a host name means it; a token of another realm is then refused by the node.
-Nothing here is trusted: a request that names the wrong realm meets nodes that do not know its token.
+The name comes first, because a caller that gives a host name means it; the node then refuses a token of
+another realm. Nothing here is trusted: a request that names the wrong realm meets nodes that do not know its token.
 """
 
 from __future__ import annotations
