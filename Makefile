@@ -9,6 +9,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.dev-stamp
 BENCH  := $(VENV)/.bench-stamp
 
+# Tests of real hubs and servers wait a third of their time, so there are more workers than the two cores they are for.
+WORKERS ?= 7
+# A test that hangs, for whatever reason, fails under its name, with the stacks of all threads.
+HUNG   := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test soak check format bench web pictures clean
 
@@ -36,7 +41,7 @@ run: $(STAMP)    ## start the hub with demo agents on loopback
 
 test: $(STAMP)   ## the whole test suite
 	@$(BIN)/python -m tests.support.needs
-	@$(BIN)/python -m pytest -n 5 --dist worksteal -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" $(HUNG) $(ARGS)
 
 soak: $(STAMP)   ## the long runs
 	$(call install,dev$(comma)fuzz)
