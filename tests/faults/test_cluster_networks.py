@@ -105,7 +105,8 @@ def test_a_node_and_the_leader_that_lose_each_other_cost_neither_the_lead_nor_a_
         back = (leader.name, apart.net.address(node.name))
         ways = {"to the leader": (there,), "from the leader": (back,), "both": (there, back)}[direction]
         apart.cut(*ways)
-        until(lambda: not node.is_ready, "it says that it serves nobody")
+        says = (503, f"{node.name} waits: it does not reach {leader.name}, which leads")
+        until(lambda: node.ready_detail == says, "it says that it serves nobody")
         load.more()
         assert leader.leads
         apart.mend(*ways)

@@ -27,6 +27,17 @@ class Membership:
         return self._table.realm
 
     @property
+    def waiting(self) -> str:
+        """Why this node serves nobody, between two terms."""
+        match self._keeper.role:
+            case Leading(lease):
+                return f"{self.name} waits: it begins to lead, in epoch {lease.epoch}"
+            case Following(to):
+                return f"{self.name} waits: it does not reach {to.holder}, which leads"
+            case waiting:
+                return f"{self.name} waits: {waiting.why.value}"
+
+    @property
     def serving(self) -> str:
         match self._keeper.role:
             case Leading(lease):

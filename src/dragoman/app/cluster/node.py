@@ -299,7 +299,7 @@ class Node:
         self._waiting = HttpServer(
             WaitingHub(process.clock, process.memory),
             (),
-            fallback=WaitingApp(lambda: self._membership.serving),
+            fallback=WaitingApp(lambda: self._membership.waiting),
             host=settings.server.host,
             port=settings.server.port,
             limits=limits_of(settings),
