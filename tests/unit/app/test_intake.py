@@ -10,8 +10,8 @@ from tests.support.world import World
 
 from dragoman.app import intake
 from dragoman.app.intake_health import FAILURE_SHOWN
-from dragoman.core.commands import Cancel, CloseLink
-from dragoman.core.ids import SECOND, AgentId, Instant
+from dragoman.core.commands import Cancel, CloseLink, RegisterAgent, RemoveAgent
+from dragoman.core.ids import ADMIN, SECOND, AgentId, Instant
 from dragoman.core.lookups import TaskById
 from dragoman.core.model.tasks import Status, Task
 from dragoman.core.ports import Fenced, StoreFailed
@@ -37,6 +37,27 @@ async def test_what_was_not_committed_is_refused_and_leaves_for_nobody() -> None
     assert await world.store.task(request.task_id) is None
     assert (await world.ask(request)).id == request.task_id
     assert agent.work == [request.task_id]
+
+
+async def test_each_change_of_a_callback_url_is_told_after_its_commit_and_nothing_else() -> None:
+    world = await peopled()
+    told: list[str | None] = []
+
+    def changed(id: AgentId) -> None:
+        agent = world.intake.agent(id)
+        told.append("gone" if agent is None else agent.callback_url)
+
+    world.intake.watch_callbacks(changed)
+    i1 = AgentId("i1")
+    for url in ("http://one", "http://one", "http://two", None):
+        await world.ask(RegisterAgent(principal=i1, callback_url=url))
+    await world.ask(world.request())
+    world.store.fail_next_commit()
+    await world.refused(RegisterAgent(principal=i1, callback_url="http://three"))
+    await world.ask(RegisterAgent(principal=i1, callback_url="http://four"))
+    await world.ask(RemoveAgent(principal=ADMIN, agent=i1))
+    assert told == ["http://one", "http://two", None, "http://four", "gone"]
+    world.intake.watch_callbacks(None)
 
 
 async def test_a_small_commit_does_not_hide_at_once_that_one_failed() -> None:
