@@ -40,7 +40,11 @@ export function Contracts() {
       <div class="page-head">
         <h1>Contracts</h1>
         <span class="muted small" role="status">
-          {view.data ? plural(contracts.length, "contract") : ""}
+          {!view.data
+            ? ""
+            : view.data.next
+              ? `${plural(contracts.length, "contract")} among the newest ${number(MOST)}`
+              : plural(contracts.length, "contract")}
         </span>
       </div>
       <div class="row" role="search">

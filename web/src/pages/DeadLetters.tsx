@@ -2,9 +2,10 @@ import { useSignal } from "@preact/signals";
 import { useRef } from "preact/hooks";
 import { get, post } from "../api/client";
 import type { BulkResult, DeadLetter, DeadLetterList } from "../api/types";
+import { deadLetters } from "../live/stream";
 import { place, withQuery } from "../router";
 import { may } from "../session";
-import { humanKind, plural, pretty, readable } from "../ui/format";
+import { humanKind, number, plural, pretty, readable } from "../ui/format";
 import { AgentLink, Ago, Dialog, Empty, ErrorBox, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
@@ -50,7 +51,11 @@ export function DeadLetters() {
       <div class="page-head">
         <h1>Dead letters</h1>
         <span class="muted small" role="status">
-          {view.data ? plural(all.length, "dead letter") : ""}
+          {!view.data
+            ? ""
+            : view.data.next
+              ? `the newest ${number(all.length)}${deadLetters.value ? ` of ${number(deadLetters.value)}` : ""}`
+              : plural(all.length, "dead letter")}
         </span>
       </div>
       {groups.size > 1 || reason ? (

@@ -2,9 +2,10 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { post } from "../api/client";
 import type { Question, QuestionList } from "../api/types";
+import { openQuestions } from "../live/stream";
 import { go } from "../router";
 import { may } from "../session";
-import { inWords, plural } from "../ui/format";
+import { inWords, number, plural } from "../ui/format";
 import { AgentLink, Ago, Empty, ErrorBox, Payload, Route, Status, TaskLink, ViewOnly, failed, now, toast } from "../ui/parts";
 import { useRows } from "../ui/selection";
 import { useView } from "../ui/view";
@@ -48,7 +49,7 @@ export function Inbox() {
       <div class="page-head">
         <h1>Inbox</h1>
         <span class="muted small" role="status">
-          {view.data ? (questions.length ? `${plural(questions.length, "agent waits", "agents wait")}, oldest first` : "") : ""}
+          {view.data ? waiting(questions.length, view.data.next ? openQuestions.value : null) : ""}
         </span>
         {questions.length > 1 && may("operator") ? (
           <button
@@ -85,6 +86,12 @@ export function Inbox() {
       </ul>
     </>
   );
+}
+
+/** `all`: how many questions are open, where not all of them are shown. */
+function waiting(shown: number, all: number | null): string {
+  if (all !== null && all > shown) return `the oldest ${number(shown)} of ${number(all)}`;
+  return shown ? `${plural(shown, "agent waits", "agents wait")}, oldest first` : "";
 }
 
 /** One answer to several questions: an option that they have in common, or a text where none has options. */
