@@ -7,6 +7,7 @@ nothing has to be kept; only the ids of the message itself are new.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -266,12 +267,16 @@ async def change_dead_letters(context: Context, call: Call[None, BulkDeadLetters
 
 
 async def _each(context: Context, call: Call[None, Any], command: Callable[[str], Command]) -> BulkOut:
+    """All at once, so that they share commits; in the order that was asked for."""
+    ids = tuple(dict.fromkeys(call.body.ids))
+    outcomes = await asyncio.gather(*(context.execute(call, command(id)) for id in ids), return_exceptions=True)
     done: list[str] = []
     failed: list[BulkFailure] = []
-    for id in dict.fromkeys(call.body.ids):
-        try:
-            await context.execute(call, command(id))
+    for id, outcome in zip(ids, outcomes, strict=True):
+        if isinstance(outcome, Refused):
+            failed.append(BulkFailure(id=id, problem=problem_out(outcome.fault, f"{call.request.url.path}#{id}")))
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
             done.append(id)
-        except Refused as refused:
-            failed.append(BulkFailure(id=id, problem=problem_out(refused.fault, f"{call.request.url.path}#{id}")))
     return BulkOut(done=tuple(done), failed=tuple(failed))
