@@ -212,13 +212,21 @@ class ChiffonAmqp(Endpoint):
         link = self._links.get(agent)
         if link is not None:
             link.learn(instance, farewell)
-        elif agent not in self._opening and not self._hub.reachable(agent):
-            opening = asyncio.ensure_future(self._open_quietly(agent, instance, farewell))
-            self._opening[agent] = opening
+        elif not self._hub.reachable(agent):
+            self._open(agent, instance, farewell)
+
+    def _open(
+        self, agent: AgentId, instance: str | None = None, farewell: Callable[[bytes], None] | None = None
+    ) -> asyncio.Task[None]:
+        """Open a link, once: a second one would replace the first, and take work for lost that is on its way."""
+        opening = self._opening.get(agent)
+        if opening is None:
+            opening = self._opening[agent] = asyncio.ensure_future(self._open_quietly(agent, instance, farewell))
             opening.add_done_callback(lambda _: self._opening.pop(agent, None))
+        return opening
 
     async def _open_quietly(
-        self, agent: AgentId, instance: str | None = None, farewell: Callable[[bytes], None] | None = None
+        self, agent: AgentId, instance: str | None, farewell: Callable[[bytes], None] | None
     ) -> None:
         try:
             await self.listen(agent, instance, farewell)
@@ -285,7 +293,7 @@ class ChiffonAmqp(Endpoint):
             if consumers:
                 self._absent.pop(agent, None)
                 if link is None and agent not in self._cut_off and not self._hub.reachable(agent):
-                    await self._open_quietly(agent)
+                    await asyncio.wait((self._open(agent),))
             elif link is not None and not self._returning:
                 self._absent[agent] = self._absent.get(agent, 0) + 1
                 if self._absent[agent] >= ABSENT:
