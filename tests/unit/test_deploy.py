@@ -1,6 +1,6 @@
 """The files of `deploy/`: each is valid for the program that reads it, and they agree with each other and with the hub.
 
-No container engine runs here, so nothing builds or starts the image.
+`tests/e2e/test_image.py` builds and starts the image.
 """
 
 from __future__ import annotations
