@@ -183,7 +183,7 @@ class Front:
             await _answer(client, 200, {"status": "ok"})
         else:
             detail = f"{len(served)} of {len(realms)} realms have a node that is ready"
-            status = "ready" if served else "unready"
+            status = "ok" if served else "unready"
             await _answer(client, 200 if served else 503, {"status": status, "detail": detail})
 
 
