@@ -15,8 +15,8 @@ class Membership:
         self._keeper = keeper
         self._table = table
         self.hands_over = asyncio.Event()
-        self.apart: str | None = None
-        """Why this node does not follow the leader that there is."""
+        self.refusal: str | None = None
+        """Why the leader that there is does not take this node."""
 
     @property
     def name(self) -> str:
@@ -32,6 +32,8 @@ class Membership:
         match self._keeper.role:
             case Leading(lease):
                 return f"{self.name} waits: it begins to lead, in epoch {lease.epoch}"
+            case Following(to) if self.refusal is not None:
+                return f"{self.name} waits, and does not follow {to.holder}: {self.refusal}"
             case Following(to):
                 return f"{self.name} waits: it does not reach {to.holder}, which leads"
             case waiting:
@@ -42,8 +44,6 @@ class Membership:
         match self._keeper.role:
             case Leading(lease):
                 return f"serving: {self.name} leads, epoch {lease.epoch}"
-            case Following(to) if self.apart is not None:
-                return f"{self.name} waits, and does not follow {to.holder}: {self.apart}"
             case Following(to):
                 return f"serving: {self.name} follows {to.holder}, epoch {to.epoch}"
             case waiting:

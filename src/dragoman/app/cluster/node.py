@@ -166,7 +166,7 @@ class Node:
         lease, keeper, membership = role.lease, self._keeper, self._membership
         self._clock.go_on_after(lease.last_instant)
         membership.hands_over.clear()
-        membership.apart = None
+        membership.refusal = None
         drain = min(DRAIN, self._process.settings.server.drain_seconds)
         server = structs.replace(self._process.settings.server, drain_seconds=drain)
         process = structs.replace(self._process, settings=structs.replace(self._process.settings, server=server))
@@ -211,13 +211,14 @@ class Node:
         except (LinkRefused, OSError, StoreFailed, ValueError) as error:
             await store.close()
             why = str(error) or repr(error)
-            if why != self._membership.apart:  # tried again ten times a second
-                log.warning("the leader cannot be followed", leader=to.holder, at=to.url, why=why)
-            self._membership.apart = why
+            is_refused = isinstance(error, LinkRefused)
+            if not is_refused or why != self._membership.refusal:  # tried again ten times a second
+                log.info("the leader cannot be followed", leader=to.holder, at=to.url, why=why)
+            self._membership.refusal = why if is_refused else None
             keeper.stream(to.epoch, Stream.BROKEN)
             await self._pause(role, AGAIN)
             return
-        self._membership.apart = None
+        self._membership.refusal = None
         keeper.stream(to.epoch, Stream.OPEN)
         core = Core(store=store, intake=intake, live=intake.live, series=intake.series, files=self._files)
         try:
