@@ -17,9 +17,10 @@ from dragoman.core.commands import (
 )
 from dragoman.core.delivery.outbox import withdraw
 from dragoman.core.ids import HUB, AgentId
-from dragoman.core.lookups import AskedBy
+from dragoman.core.lookups import AskedBy, EventsOf
 from dragoman.core.model.deliveries import MessageKind
-from dragoman.core.model.tasks import Status, Task
+from dragoman.core.model.shared_tasks import MOST_EVENTS
+from dragoman.core.model.tasks import EventKind, Status, Task
 from dragoman.core.policy.replay import note, other_words, receipt
 from dragoman.core.routing.dispatch import fill
 from dragoman.core.tasks.outcome import as_reported, end, fail_attempt, give_up, note_answer, refuse_hopeless
@@ -163,17 +164,25 @@ def owned(work: Work, task_id: Any, principal: AgentId, request_id: str | None =
     """The task, if this agent owns it. A missing task and another agent's task get the same refusal. `request_id`: the
     request that the agent answers, where its protocol names it."""
     task = work.task(task_id)
-    if task is None or task.owner != principal:
+    late = task is not None and request_id is not None and is_of_earlier_round(task, request_id)
+    if task is None or (task.owner != principal and not (late and had(work, task, principal))):
         raise refuse(Kind.NOT_FOUND, "no such task, or not yours", field="task_id", task_id=task_id)
-    if request_id is not None and is_of_earlier_round(task, request_id):
+    if late:
         raise refuse(
             Kind.CONFLICT,
             "the task was started again since, under another request id",
-            next="work on that one instead",
+            next="work on that one instead" if task.owner == principal else "stop the earlier work",
             field="request_id",
             task_id=task_id,
         )
     return task
+
+
+def had(work: Work, task: Task, agent: AgentId) -> bool:
+    """Whether the hub assigned the task to this agent before. The request id alone proves nothing: that of a later
+    round follows from the task's id."""
+    events = work.find(EventsOf(task.id, MOST_EVENTS))
+    return any(event.kind is EventKind.ASSIGNED and event.agent == agent for event in events)
 
 
 def is_of_earlier_round(task: Task, request_id: str | None) -> bool:

@@ -95,6 +95,33 @@ async def test_what_an_agent_says_of_an_earlier_round_does_not_count_for_the_one
     assert (await world.task(task.id)).status is Status.COMPLETED
 
 
+@pytest.mark.parametrize("taken", ["queued", "with another agent"])
+async def test_a_late_answer_of_the_agent_that_lost_the_task_to_a_retry_is_refused_as_late(world, taken):
+    """It was "no such task" until the agent had the new round."""
+    for id in ("i1", "i2", "eve"):
+        await world.add(id, "infra" if id != "eve" else "code")
+    i1 = await world.connect("i1")
+    task = await world.submit(request_id="its request id follows from the task's")
+    await world.progress("i1", task.id)
+    await i1.close()
+    if taken == "with another agent":
+        await world.connect("i2")
+    await world.ask(Retry(principal=ADMIN, task_id=task.id))
+    assert (await world.task(task.id)).owner == (None if taken == "queued" else "i2")
+
+    async def refusal(agent: str, request_id: str | None) -> tuple[Kind, str | None]:
+        fault = await world.refused(
+            Finish(principal=AgentId(agent), task_id=task.id, digest="late", request_id=request_id)
+        )
+        return fault.kind, fault.field
+
+    assert await refusal("i1", task.request_id) == (Kind.CONFLICT, "request_id")
+    unknown = (Kind.NOT_FOUND, "task_id")
+    assert await refusal("i1", None) == unknown
+    assert await refusal("i1", world.uuid()) == unknown
+    assert await refusal("eve", task.request_id) == unknown  # it never had the task
+
+
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.parametrize("paused_by", ["its agent", "a person"])
 async def test_an_answer_goes_at_once_to_an_agent_whose_only_seat_the_task_has(world, paused_by, others):
