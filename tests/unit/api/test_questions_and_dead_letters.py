@@ -11,7 +11,7 @@ import pytest
 from dragoman.core.commands import Answer, Discard, Redrive
 from dragoman.core.ids import ADMIN, SECOND, Instant, uuid7
 from dragoman.core.model.audit import GENESIS, AuditRecord, Newest, seal
-from dragoman.core.model.deliveries import DeadLetter, MessageKind
+from dragoman.core.model.deliveries import DeadLetter, DirectMessage, MessageKind
 from dragoman.core.model.tasks import EventKind, Question, QuestionDetails, QuestionStatus
 from dragoman.messages.faults import Fault, Kind
 
@@ -125,6 +125,20 @@ async def test_a_dead_letter_can_be_looked_into_by_its_id_or_the_beginning_of_it
         }  # fmt: skip
     assert (await world.client.get(f"/api/v1/deadletters/{dead[1].id[:5]}")).status_code == 422
     assert (await world.client.get("/api/v1/deadletters/beefbeef")).status_code == 404
+
+
+async def test_a_dead_letter_of_a_direct_message_names_a_task_only_if_the_hub_has_it(world: Any, make: Any) -> None:
+    """It named the message itself, or the agents' own name for their work: no task of the hub has that id."""
+    task = make.task()
+    raw = msgspec.Raw(b"{}")
+    note = DirectMessage(sender="a", message_id="m", kind="NOTE", digest="d", raw=raw, protocol="agentmsg")
+    about_work = letter(make, 1, task, kind=MessageKind.DIRECT_MESSAGE, direct_message=note)
+    alone = replace(about_work, id=letter(make, 2, task).id, task=letter(make, 2, task).id)
+    theirs = replace(about_work, id=letter(make, 3, task).id, task="~t-1")
+    await world.put(task, about_work, alone, theirs)
+    listed = (await world.client.get("/api/v1/deadletters")).json()["deadletters"]
+    assert [one["task_id"] for one in listed] == [None, None, task.id]
+    assert (await world.client.get(f"/api/v1/deadletters/{alone.id}")).json()["task_id"] is None
 
 
 async def test_what_a_dead_letter_about_personal_work_says_is_not_shown(world: Any, make: Any) -> None:

@@ -166,9 +166,11 @@ function Group({ kind, letters, chosen, current, onChoose, onEdit, onBulk }: Gro
             <div class="letter-text">
               <p>{readable(letter.error.message, now.value)}</p>
               <p class="row tight muted small">
-                <span>
-                  task <TaskLink id={letter.task_id} />
-                </span>
+                {letter.task_id ? (
+                  <span>
+                    task <TaskLink id={letter.task_id} />
+                  </span>
+                ) : null}
                 {letter.receiver ? (
                   <span>
                     for <AgentLink id={letter.receiver} />

@@ -26,7 +26,7 @@ from dragoman.core.ids import AgentId, DeliveryId, Instant, TaskId
 from dragoman.core.lookups import Inbox, LaneEnd, SeenMessageById, Spent, Unacknowledged
 from dragoman.core.model.authorization import is_party
 from dragoman.core.model.contracts import Standing
-from dragoman.core.model.deliveries import DeadLetter, Delivery, DirectMessage, MessageKind, SeenMessage
+from dragoman.core.model.deliveries import UNKNOWN_TASK, DeadLetter, Delivery, DirectMessage, MessageKind, SeenMessage
 from dragoman.core.model.tasks import Priority, Task
 from dragoman.core.policy import quotas
 from dragoman.core.policy.replay import mark_of, name_of, other_words
@@ -111,7 +111,7 @@ def _send(
     id = DeliveryId(work.mint())
     lane, last = TaskId(id), None
     if about is not None:
-        lane = TaskId(f"~{about}") if task is None else about
+        lane = TaskId(f"{UNKNOWN_TASK}{about}") if task is None else about
         if task is not None and task.agreement.personal:
             direct_message = replace(direct_message, personal=True)
         last = work.one(LaneEnd(lane, to))

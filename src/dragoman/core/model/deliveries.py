@@ -53,6 +53,10 @@ class MessageKind(enum.StrEnum):
     CONTRACT = "contract"  # a contract came into force, changed, or ended
 
 
+UNKNOWN_TASK = "~"
+"""Begins the lane of direct messages about a task that the hub does not know: the agents' own name follows."""
+
+
 class DeliveryState(enum.StrEnum):
     WAITING = "waiting"
     LEASED = "leased"
@@ -172,7 +176,7 @@ class DeadLetter(
     omit_defaults=True,
     rename={"kind": "cargo", "direct_message": "letter"},
 ):
-    """A delivery or a task that the hub gave up on. `event` refers to its content."""
+    """A delivery or a task that the hub gave up on. `event` refers to its content, `task` is the lane it was in."""
 
     id: DeliveryId
     task: TaskId
@@ -183,6 +187,15 @@ class DeadLetter(
     at: Instant
     reason: Fault
     direct_message: DirectMessage | None = None
+
+    @property
+    def task_of_hub(self) -> TaskId | None:
+        """The task that it is about; None where its lane is none of the hub's tasks."""
+        if self.kind in (MessageKind.PROPOSAL, MessageKind.CONTRACT):
+            return None
+        if self.direct_message is not None and (self.task == TaskId(self.id) or self.task.startswith(UNKNOWN_TASK)):
+            return None
+        return self.task
 
 
 SHORTEST = 100 * MILLISECOND

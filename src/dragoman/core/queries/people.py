@@ -88,8 +88,10 @@ class QuestionOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterOut(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "cargo"}):
+    """`task_id` is None for what belongs to no task of the hub, such as most direct messages."""
+
     id: str
-    task_id: str
+    task_id: str | None
     receiver: str | None
     kind: MessageKind
     attempts: int
@@ -193,7 +195,7 @@ def dead_letter_out(
     """`body` is the content of its event, where that was read."""
     return DeadLetterOut(
         id=dead_letter.id,
-        task_id=dead_letter.task if dead_letter.direct_message is None else dead_letter.task.removeprefix("~"),
+        task_id=dead_letter.task_of_hub,
         receiver=dead_letter.receiver,
         kind=dead_letter.kind,
         attempts=dead_letter.attempts,

@@ -33,7 +33,7 @@ from dragoman.core.commands import Answer, AskPerson
 from dragoman.core.delivery.outbox import offer, offer_answer, settle, withdraw
 from dragoman.core.ids import ADMIN, HUB, SECOND, AgentId, Instant, QuestionId, TaskId
 from dragoman.core.lookups import Lane, OpenQuestions, QuestionById
-from dragoman.core.model.deliveries import Escalation, MessageKind
+from dragoman.core.model.deliveries import UNKNOWN_TASK, Escalation, MessageKind
 from dragoman.core.model.lifecycle import move
 from dragoman.core.model.tasks import HELD, Asking, EventKind, Question, QuestionStatus, Status, Task, Waiting
 from dragoman.core.protocol_capabilities import ANSWERS_ALWAYS
@@ -385,7 +385,7 @@ def take_back(work: Work, question: Question) -> None:
     about = question.details.task_id or question.task
     if direct_message is None or to is None or about is None:
         return
-    lane = about if work.task(TaskId(about)) is not None else f"~{about}"
+    lane = about if work.task(TaskId(about)) is not None else f"{UNKNOWN_TASK}{about}"
     for row in work.find(Lane(TaskId(lane), to)):
         if row.direct_message is not None and row.direct_message.asks == question.id:
             settle(work, row)
