@@ -59,8 +59,12 @@ def ls(
     open_ones = [question for question in page.items if question.get("status") == "open"]
     otherwise = "dragoman ask watch" if status == "open" else "dragoman ask ls"
     first = _how_to_answer(open_ones[0]) if open_ones else otherwise
-    counted = printing.count(len(open_ones), "question") + (", and more" if page.more else "")
-    page.end(None if open_ones or page.more else True, f"{counted} to answer", first)
+    counted = page.count("question")
+    if status == "open":
+        counted += " to answer"
+    elif status == "all":
+        counted += f"; {len(open_ones)} of them to answer"
+    page.end(None if open_ones or (page.more and status == "open") else True, counted, first)
 
 
 @app.command(usage="Usage: dragoman ask answer [OPTIONS] ID [ANSWER]")

@@ -113,6 +113,21 @@ def test_a_long_list_of_questions_names_its_next_page_and_is_watched_to_its_end(
     assert [json.loads(each)["id"] for each in lines] == ["q1", "q2"]
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("all", "✓ 2 questions, and more; 0 of them to answer"),
+        ("answered", "✓ 2 questions, and more"),
+    ],
+)
+def test_a_list_of_questions_that_were_answered_counts_them(hub: Any, run: Any, status: str, said: str) -> None:
+    """It was "0 questions, and more to answer" above two rows."""
+    answered = [{**QUESTION, "id": id, "status": "answered"} for id in ("q1", "q2", "q3")]
+    hub.answers["GET /api/v1/questions"] = [(200, {"questions": answered})]
+    listed = run("ask", "ls", "--status", status, "--limit", "2")
+    assert (len(listed.out.splitlines()), listed.err.splitlines()[0]) == (3, said)
+
+
 def test_watching_goes_on_when_the_hub_was_restarted(
     hub: Any, run: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
