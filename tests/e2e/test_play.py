@@ -70,9 +70,20 @@ def test_a_person_sees_a_line_for_each_message_and_may_play_again(hub: HubProces
     assert "CONTRACT_VIOLATION" in said.out
 
 
+def test_a_play_without_the_hubs_keys_says_what_it_sends_for_an_expired_token(hub: HubProcess) -> None:
+    """Its title was "A token that has expired", and the hub said that the signature does not fit."""
+    said = dragoman("play", str(EXAMPLES / "error-handling-flow.json"), hub=hub)
+    assert said.code == OK, said
+    assert "A token that has expired" not in said.out
+    assert "A token whose times were set back" in said.out
+    assert "signature does not fit" in said.out
+
+
 def test_a_play_at_a_hub_of_its_own_needs_no_hub(tmp_path: Path) -> None:
     said = dragoman("play", str(EXAMPLES / "error-handling-flow.json"), "--fresh", DRAGOMAN_DATA=str(tmp_path / "none"))
     assert said.code == OK, said
+    assert "A token that has expired" in said.out
+    assert "token is expired" in said.out
     assert "RATE_LIMIT_EXCEEDED" in said.out
 
 
