@@ -25,9 +25,11 @@ MARKS = {"near": "≈", "lost": "✗"}
 def translate(
     source: Annotated[Spoken, Parameter(name="FROM", help="The protocol of the message.")],
     target: Annotated[Spoken, Parameter(name="TO", help="The protocol of the receiver.")],
-    file: Annotated[
+    given: Annotated[
         str | None,
-        Parameter(name="MESSAGE", allow_leading_hyphen=True, help="A file, or - for stdin; else an example."),
+        Parameter(
+            name="MESSAGE", allow_leading_hyphen=True, help="JSON, a file, or - for stdin; without it, an example."
+        ),
     ] = None,
     /,
     *,
@@ -46,8 +48,8 @@ def translate(
     from dragoman.messages.faults import Refused
     from dragoman.wire.errors import RemoteProtocolError
 
-    given = EXAMPLES[source][example] if file is None else None
-    data = _read(file) if file is not None else _encoded(given)
+    shown = EXAMPLES[source][example] if given is None else None
+    data = _read(given) if given is not None else _encoded(shown)
     try:
         translation = asyncio.run(translated(source, target, data))
     except RemoteProtocolError as error:
@@ -59,7 +61,7 @@ def translate(
         raise CommandError(
             Exit.USAGE, f"this message cannot be translated: {line(refused.fault.message)}", next=_see(source)
         ) from None
-    _show(translation, given, output)
+    _show(translation, shown, output)
 
 
 def _see(source: str) -> str:
@@ -72,14 +74,16 @@ def _encoded(tree: Any) -> bytes:
     return json.dumps(tree).encode()
 
 
-def _read(file: str) -> bytes:
-    if file == "-":
+def _read(given: str) -> bytes:
+    if given == "-":
         return sys.stdin.buffer.read()
+    if given.lstrip().startswith(("{", "[")):
+        return given.encode("utf-8", "surrogateescape")
     try:
-        return Path(file).read_bytes()
+        return Path(given).read_bytes()
     except OSError as error:
         raise CommandError(
-            Exit.NOT_FOUND, f"{line(file)} cannot be read: {error.strerror}", next="name a file, or -"
+            Exit.USAGE, f"{line(given)} cannot be read: {error.strerror}", next="give a message in JSON, a file, or -"
         ) from None
 
 

@@ -139,7 +139,17 @@ def test_translate_shows_what_arrives_on_stdout_and_what_is_lost_beside_it(
     (tmp_path / "message.json").write_text("{}")
     wrong = run("translate", "chiffon", "coven", "message.json")
     assert (wrong.code, "next: see what one looks like" in wrong.err) == (2, True)
-    assert run("translate", "chiffon", "coven", "nothing.json").code == 3
+    missing = run("translate", "chiffon", "coven", "nothing.json")
+    assert (missing.code, "nothing.json cannot be read" in missing.err) == (2, True)
+
+
+def test_translate_takes_a_message_that_is_written_into_the_command(hub: Any, run: Any) -> None:
+    """It looked for a file of that name."""
+    whole = json.loads(run("translate", "forge", "forge", "-o", "json").out)
+    ran = run("translate", "forge", "coven", json.dumps(whole["message"]))
+    assert (ran.code, json.loads(ran.out)["work_type"]) == (0, "run_playbook")
+    wrong = run("translate", "chiffon", "coven", "{}")
+    assert (wrong.code, "this is not a message of chiffon" in wrong.err) == (2, True)
 
 
 # -- conformance
