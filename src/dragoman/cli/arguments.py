@@ -132,7 +132,13 @@ def _not_below_zero(type_: object, value: float | None) -> None:
         raise ValueError("Must be 0 or more.")
 
 
+def _above_zero(type_: object, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise ValueError("Must be more than 0.")
+
+
 Seconds = Annotated[float, Parameter(validator=_not_below_zero)]
+Timeout = Annotated[float, Parameter(validator=_above_zero)]
 Lines = Annotated[int, Parameter(name=["--lines", "-n"], validator=_not_below_zero)]
 
 Interval = Annotated[Seconds, Parameter(help="Seconds between two requests to the hub.")]

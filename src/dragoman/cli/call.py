@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from dragoman.cli import arguments, lists, printing, task_view
 from dragoman.cli.agent import must_exist
-from dragoman.cli.arguments import LOCAL, HubLocation, Output, Seconds
+from dragoman.cli.arguments import LOCAL, HubLocation, Output, Timeout
 from dragoman.cli.deadline import Deadline
 from dragoman.cli.errors import CommandError, Exit
 from dragoman.cli.escaping import block, line
@@ -42,7 +42,7 @@ def call(
     via: Annotated[Via, Parameter(help="The protocol by which the work is sent to the hub.")] = "api",
     wait: Annotated[bool, Parameter(negative="--detach", help="Wait for the result, or only print the id.")] = True,
     kind: Annotated[bool, Parameter(negative=(), help="AGENT is a kind, even if an agent has that id.")] = False,
-    timeout: Annotated[Seconds | None, Parameter(help="Seconds to wait in all; the task goes on after them.")] = None,
+    timeout: Annotated[Timeout | None, Parameter(help="Seconds to wait in all; the task goes on after them.")] = None,
     name: Annotated[str | None, Parameter(help="The task's name.")] = None,
     priority: Annotated[
         Literal["low", "normal", "high", "critical"] | None, Parameter(help="The task's priority [normal].")

@@ -6,6 +6,8 @@ A command is a module path here; it is imported when it is called. So the list c
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -56,6 +58,9 @@ COMMANDS = (
 GROUPS = {name: path.endswith((":app", ":policies")) for name, path, _, _ in COMMANDS}
 """Which of them have commands of their own."""
 
+SERVING = frozenset(name for name, _, group, _ in COMMANDS if group is SERVE)
+"""What they print on stdout is for a program that waits for the hub; without one they serve as well."""
+
 ANYWHERE = frozenset({"--hub", "--data", "--output", "-o"})
 """Options with a value that may also stand before the command."""
 
@@ -98,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         outcome = build()(_in_order(tokens))
         sys.stdout.flush()
+        if isinstance(sys.stdout, Nowhere) and sys.stdout.lost and SERVING.isdisjoint(_in_order(tokens)[:1]):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return outcome if isinstance(outcome, int) else Exit.OK
     except CommandError as failure:
         if failure.code is Exit.USAGE and failure.next is None:
@@ -122,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         place = f"{error.filename!r}" if error.filename else "stdout"
         sentence = f"cannot read or write {place}: {error.strerror or error}"
-        return _tell(CommandError(Exit.NOT_ALLOWED, sentence, next="dragoman doctor"))
+        return _tell(CommandError(Exit.USAGE, sentence, next="dragoman doctor"))
 
 
 def _in_order(tokens: list[str]) -> list[str]:
@@ -146,11 +153,22 @@ def _in_order(tokens: list[str]) -> list[str]:
     return [*command, *shared, *tokens[place:]]
 
 
+class Nowhere(io.TextIOWrapper):
+    """Takes the place of a stdout that was closed before we began (`>&-`). `lost`: something was written to it."""
+
+    lost = False
+
+    def write(self, text: str, /) -> int:
+        self.lost = self.lost or bool(text)
+        return super().write(text)
+
+
 def _settle_in() -> None:
     """Standard streams, their encoding, and empty variables, as the commands expect them."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in this order each gets its own number
+    for name, mode in (("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb")):  # in this order each gets its own number
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it stays open
+            raw = open(os.devnull, mode)  # noqa: SIM115 - it stays open
+            setattr(sys, name, (Nowhere if name == "stdout" else io.TextIOWrapper)(raw, encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         # An old locale must not turn a check mark into a traceback.
         if hasattr(stream, "reconfigure"):

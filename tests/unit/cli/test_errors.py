@@ -111,6 +111,7 @@ def test_a_wrong_token_says_where_the_right_one_is(hub: Any, run: Any) -> None:
         ("task", "ls", "-o", "xml"),
         ("task", "ls", "--status", "bogus"),
         ("call", "a", "b", "--timeout", "-1"),
+        ("call", "a", "b", "--timeout", "0"),
         ("tail", "-n", "-1", "--for", "0"),
         ("agent", "logs", "w1", "-n", "-1"),
     ],
@@ -263,6 +264,16 @@ def test_a_full_disk_is_one_sentence_without_a_traceback(tmp_path: Path) -> None
     script = f"{sys.executable} -m dragoman.cli config show > /dev/full"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()[-2:]) == (
-        4,
+        2,
         ["error: cannot read or write stdout: No space left on device", "  next: dragoman doctor"],
+    )
+
+
+def test_a_closed_stdout_loses_nothing_in_silence(tmp_path: Path) -> None:
+    """It was exit code 0 with the data gone."""
+    script = f"{sys.executable} -m dragoman.cli config show >&-"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-2:]) == (
+        2,
+        ["error: cannot read or write stdout: Bad file descriptor", "  next: dragoman doctor"],
     )
