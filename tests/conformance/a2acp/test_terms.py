@@ -145,6 +145,7 @@ def test_an_agent_without_a_contract_learns_so_and_no_more() -> None:
     foreign = judge(held(), read(tree(source_agent=stranger)), START)
     assert bare is not None
     assert "shake hands" in bare.message
+    assert bare.details["field"] == "payload.contract_id"
     assert unknown is not None
     assert unknown == foreign  # whether it exists is nobody else's business
     assert unknown.code is Code.CONTRACT_VIOLATION
@@ -167,7 +168,7 @@ def test_a_contract_that_is_over_is_refused_with_its_status() -> None:
     assert judge(one, read(tree()), after(86_399)) is None
     refusal = judge(one, read(tree()), after(86_400))
     assert refusal is not None
-    assert refusal.details["standing"] == "expired"
+    assert (refusal.details["standing"], refusal.details["field"]) == ("expired", "payload.contract_id")
     ended = msgspec.structs.replace(one, standing=Standing.TERMINATED, since=after(5))
     refusal = judge(ended, read(tree()), after(5))
     assert refusal is not None

@@ -62,6 +62,7 @@ async def test_an_agent_keeps_a_file_and_nobody_else_may_name_or_read_it(api: ht
         named = work_request(x_custom_fields={"files": [id]})
         answer = await api.post("/api/agent/message", json=named, headers=tokens["a2"])
         assert (answer.status_code, f"{id!r} of yours" in answer.json()["payload"]["error_message"]) == (404, True)
+        assert answer.json()["payload"]["error_context"]["field_name"] == "x_custom_fields.files"
     assert (await api.post("/api/agent/files", content=b"x", headers={"authorization": "no"})).status_code == 401
     large = await api.post("/api/agent/files", content=b"x" * (16 * 1024 * 1024 + 1), headers=tokens["a1"])
     assert large.status_code == 413

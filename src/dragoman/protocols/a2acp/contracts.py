@@ -134,20 +134,25 @@ class Held(Record, frozen=True, kw_only=True):
 
 # -- is a message within the terms? ------------------------------------------------------------------------------
 
+NAMED = "payload.contract_id"
+"""Where a message names its contract."""
+
 
 def judge(held: Held | None, message: Message, now: datetime) -> Refusal | None:
     """Why a message breaks its contract, or None (D8, D13). The hub checks its payload against the schema."""
     if held is None or message.source_agent.agent_id not in held.contract.parties:
         named = message.contract_id
         if named is None:
-            return _violation(f"{message.message_type} names no contract", "shake hands first")
-        return _violation(f"{message.message_type} names a contract that you have no part in", contract_id=named)
+            return _violation(f"{message.message_type} names no contract", "shake hands first", field=NAMED)
+        what = f"{message.message_type} names a contract that you have no part in"
+        return _violation(what, contract_id=named, field=NAMED)
     terms = held.contract
     if not held.honoured(now):
         return _violation(
             f"contract {terms.contract_id} is {held.at(now)}",
             contract_id=terms.contract_id,
             standing=held.at(now).value,
+            field=NAMED,
         )
     source, target = message.source_agent, message.target_agent
     asks = message.message_type is MessageType.REQUEST

@@ -56,7 +56,8 @@ class ChiffonHandler(HttpHandler):
 
     async def _with_files(self, agent: Agent, command: Command, named: Sequence[str]) -> Command:
         """The command with the files it names, which the same agent uploaded before."""
-        return inbound.with_files(command, tuple(await find_named(self.files, agent.id, named)))
+        field = "x_custom_fields.files" if isinstance(command, Submit) else "x_custom_fields.file"
+        return inbound.with_files(command, tuple(await find_named(self.files, agent.id, named, field=field)))
 
     def json(self, data: bytes) -> dict[str, Any]:
         try:
