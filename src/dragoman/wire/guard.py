@@ -68,6 +68,8 @@ _MOST_DIGITS = 21
 # What comes after half of a pair is missing: to msgspec the text ends there.
 _HALF_PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
+_SPACE = b" \t\r\n"
+
 _parse = msgspec.json.Decoder().decode
 _write = msgspec.json.Encoder().encode
 
@@ -84,6 +86,8 @@ def check(data: bytes, limits: Limits) -> Any:
         if "out of range" in str(error):
             with contextlib.suppress(ValueError):  # it is no JSON in other respects, either
                 _look_exactly(data)
+        if not data.strip(_SPACE):
+            raise RemoteProtocolError("the message is empty, where JSON is expected", stage=Stage.JSON) from None
         halved = "truncated" in str(error) and _HALF_PAIR.search(data) is not None
         why = "half of a surrogate pair stands alone in a string" if halved else error
         raise RemoteProtocolError(f"not strict JSON: {why}", stage=Stage.JSON) from None

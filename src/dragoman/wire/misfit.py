@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import msgspec
 
 _PLACE = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `[^`]* \| [^`]*`")
 _NAMED = re.compile(r"Object (?P<how>missing required|contains unknown) field `(?P<name>.*)`")
 
 
@@ -31,7 +32,7 @@ def misfit(error: msgspec.ValidationError, base: str = "") -> Misfit:
     """`base` is where the value stands in the message."""
     place = _PLACE.fullmatch(str(error))
     assert place is not None  # the pattern matches any text
-    what = place["what"]
+    what = _EXPECTED.sub(lambda found: found[0].replace(" | ", "` or `"), place["what"])
     named = _NAMED.fullmatch(what)
     if named is None:
         return Misfit(what, _joined(base, place["path"]), breaks_pattern="matching regex" in what)

@@ -160,6 +160,8 @@ def test_integers_up_to_64_bits_and_long_fractions_pass() -> None:
         (b'"\\udc00"', "surrogate pair"),
         (b'{"a":"\\ud83d\\ude00"', "truncated"),
         (b"{", "truncated"),
+        (b"", "is empty"),
+        (b" \r\n", "is empty"),
     ],
 )
 def test_a_string_that_is_no_text_is_not_called_truncated(data: bytes, why: str) -> None:

@@ -19,6 +19,7 @@ class Inner(msgspec.Struct, forbid_unknown_fields=True):
 class Outer(msgspec.Struct):
     inner: Inner
     by_name: dict[Key, int] = {}
+    note: str | None = None
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ class Outer(msgspec.Struct):
         ({"inner": {}}, ("missing required field", "base.inner.n")),
         ({"inner": {"n": 1, "m": 2}}, ("Object contains unknown field `m`", "base.inner.m")),
         ({"inner": {"n": 1}, "by_name": {"a": 1}}, ("Expected `str` of length >= 2", "base.by_name")),
+        ({"inner": {"n": 1}, "note": 7}, ("Expected `str` or `null`, got `int`", "base.note")),
         ({}, ("missing required field", "base.inner")),
         ([], ("Expected `object`, got `array`", "base")),
     ],

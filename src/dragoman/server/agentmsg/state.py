@@ -190,7 +190,8 @@ class AgentmsgState(Endpoint):
         registry = _registry(kind)
         entity = await look(self._handler, reader, registry, name) if name else None
         if entity is None:
-            raise refuse(Kind.NOT_FOUND, f"no {registry.value} of that name", field="entity_id")
+            what = f"no {registry.value} is called {name[:80]!r}" if name else f"the path names no {registry.value}"
+            raise refuse(Kind.NOT_FOUND, what, next="read the whole state to see which there are", field="entity_id")
         await answer(send, 200, _encode(entity_view(entity)))
 
     async def _change(self, reader: AgentId, scope: Scope, receive: Receive, send: Send) -> None:

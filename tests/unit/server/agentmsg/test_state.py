@@ -26,6 +26,8 @@ async def test_agents_and_the_admin_read_it(token: str, client: Any, state: Any,
     for path in ("/state/AGENT/nobody", "/state/AGENT/", "/state/THING/x", "/state/TASK/nothing"):
         missing = await client("GET", path, token=token)
         assert (missing.status_code, missing.json()["error_type"]) == (404, "VALIDATION_ERROR"), path
+    nobody = (await client("GET", "/state/RESOURCE/ada:gpu", token=token)).json()
+    assert nobody["message"] == "no RESOURCE is called 'ada:gpu'; read the whole state to see which there are"
     assert (await client("DELETE", "/state", token=token)).status_code == 405
 
 
