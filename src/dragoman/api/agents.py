@@ -27,6 +27,7 @@ from dragoman.core.protocol_capabilities import RESERVED
 from dragoman.core.queries import AgentOut, AgentStatus, LogLine, agent_out, log_line
 from dragoman.messages.faults import Kind
 from dragoman.protocols.a2acp.contracts import Capability
+from dragoman.protocols.features import FEATURES
 from dragoman.security.tokens import new_token, token_hash
 from dragoman.server.a2acp import contracts
 from dragoman.supervisor.child_log import ChildLog, Entry
@@ -307,6 +308,9 @@ async def _run(context: Context, wanted: AgentIn) -> Response:
 
 async def list_agents(context: Context, call: Call[AgentsQuery, None]) -> AgentList:
     query = call.query
+    if query.protocol is not None and query.protocol not in FEATURES:
+        what = f"there is no protocol {query.protocol[:80]!r}"
+        raise Problem(Kind.INVALID, what, field="protocol", next=Next(f"use one of: {', '.join(FEATURES)}"))
     agents = [agent_details(context, agent) for agent in sorted(context.intake.agents(), key=lambda agent: agent.id)]
     wanted = [
         agent

@@ -32,7 +32,7 @@ from dragoman.api.problems import Problem
 from dragoman.api.store_reads import agent_protocol
 from dragoman.api.task_events import HEADERS, MEDIA_TYPE
 from dragoman.core.ids import ADMIN, MINUTE, Instant, TaskId, rfc3339
-from dragoman.core.model.tasks import Event, Status, Task, Waiting
+from dragoman.core.model.tasks import Event, EventKind, Status, Task, Waiting
 from dragoman.core.ports import StoreFailed
 from dragoman.core.queries.tasks import log_line
 from dragoman.messages.faults import Kind, Refused
@@ -113,6 +113,10 @@ async def follow(context: Context, call: Call[StreamQuery, None]) -> Response:
         if not (last.isascii() and last.isdigit() and len(last) < 19):
             raise Problem(Kind.INVALID, "Last-Event-ID is the id of an event of this stream", field="Last-Event-ID")
         after = max(after or 0, int(last))
+    unknown = _kinds(query.type) - {kind.value for kind in EventKind}
+    if unknown:
+        what = f"{min(unknown)[:80]!r} is no type of event; one is {', '.join(EventKind)}"
+        raise Problem(Kind.INVALID, what, field="type", advice="several are separated by commas")
     if call.request.method == "HEAD":
         return StreamingResponse((), media_type=MEDIA_TYPE, headers=HEADERS)
     context.intake.streams.check(ADMIN)
@@ -185,17 +189,22 @@ def _frames(context: Context, wanted: _Filter, events: Sequence[Event]) -> Itera
         yield b"%sevent: task\ndata: %s\n\n" % (id, _encode(stream_event(context, event)))
 
 
+def _kinds(given: str | None) -> frozenset[str]:
+    """The kinds of events that a query names; none of them means all."""
+    return frozenset(name.strip() for name in (given or "").split(",") if name.strip())
+
+
 class _Filter:
     def __init__(self, query: StreamQuery) -> None:
         self._task = query.task
         self._agent = query.agent
-        self._kinds = frozenset(query.type.split(",")) if query.type else None
+        self._kinds = _kinds(query.type)
 
     def takes(self, event: Event) -> bool:
         return (
             (self._task is None or event.task == self._task)
             and (self._agent is None or event.agent == self._agent)
-            and (self._kinds is None or event.kind.value in self._kinds)
+            and (not self._kinds or event.kind.value in self._kinds)
         )
 
 

@@ -28,7 +28,7 @@ TITLES: Mapping[Kind, str] = {
     Kind.TOO_LARGE: "Request too large",
     Kind.UNSUPPORTED_VERSION: "Unsupported version",
     Kind.UNSUPPORTED_WORK: "Unsupported work type",
-    Kind.UNAUTHENTICATED: "Admin token needed",
+    Kind.UNAUTHENTICATED: "No valid credential",
     Kind.FORBIDDEN: "Not allowed",
     Kind.NOT_FOUND: "Not found",
     Kind.CONFLICT: "Conflict",
@@ -79,6 +79,7 @@ RESOURCES: Mapping[str, Resource] = {
     "contracts": Resource("dragoman contract ls", "dragoman contract show"),
     "files": Resource("dragoman file ls"),
     "policies/domains": Resource("dragoman policy ls"),
+    "users": Resource("dragoman user ls"),
 }
 """By the path below /api/v1."""
 BASE = "/api/v1/"

@@ -178,3 +178,11 @@ async def test_what_does_not_fit_is_refused_with_what_would(world: Any, path: st
     detail = (await world.client.post(path, json=body)).json()["detail"]
     assert said in detail
     assert "regex" not in detail
+
+
+async def test_a_filter_by_a_protocol_that_does_not_exist_is_refused(world: Any, make: Any) -> None:
+    """It listed nothing, as if there were no such agent."""
+    answer = await world.client.get("/api/v1/agents", params={"protocol": "zz"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "protocol")
+    assert "use one of: " in answer.json()["next"]["text"]
+    assert (await world.client.get("/api/v1/agents", params={"protocol": "chiffon"})).status_code == 200

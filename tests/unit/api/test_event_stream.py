@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.api.test_refusals import assert_problem
 
 from dragoman.api.events import AHEAD, PAGE
 from dragoman.core.ids import DAY
@@ -74,3 +75,14 @@ async def test_a_filtered_stream_has_an_id_for_each_commit_that_it_shows(world: 
 async def test_what_is_no_id_is_refused(world: Any, value: str) -> None:
     answer = await world.client.get(PATH, headers={"Last-Event-ID": value.encode("utf-8")})
     assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_type_of_event_that_does_not_exist_is_refused_with_those_that_do(world: Any, method: str) -> None:
+    """The stream was silent for ever."""
+    answer = await world.client.request(method, PATH, params={"type": "progress,zz"})
+    assert answer.status_code == 422
+    if method == "GET":
+        told = assert_problem(answer, 422, "invalid")
+        assert (told["field"], "submitted, assigned" in told["message"]) == ("type", True)
+        assert told["message"].startswith("'zz' is no type of event")

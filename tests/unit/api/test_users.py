@@ -114,4 +114,8 @@ async def test_what_the_core_refuses_is_answered_with_what_to_do(world: Any) -> 
         ("POST", "/role", {"role": "viewer"}),
     ):
         answer = await world.client.request(method, f"/api/v1/users/bob{path}", json=body)
-        assert "`dragoman user ls`" in assert_problem(answer, 404, "not_found")["detail"]
+        told = assert_problem(answer, 404, "not_found")
+        assert ("`dragoman user ls`" in told["detail"], told["next"]["command"]) == (True, "dragoman user ls")
+    world.intake.script[AddPerson] = new_fault(Kind.CONFLICT, "the name 'bob' is taken", next="choose another")
+    taken = assert_problem(await world.client.post("/api/v1/users", json={"name": "bob"}), 409, "conflict")
+    assert taken["next"]["command"] == "dragoman user ls"
