@@ -1,10 +1,10 @@
 """A person as the hub knows one: a name, a role, and what proves who they are.
 
     role       may
-    ---------  ------------------------------------------------------------------------
-    viewer     read everything that the management API shows
+    ---------  ----------------------------------------------------------------------------------
+    viewer     read everything that the management API shows, save the lists of people and of keys
     operator   also act on work: answer, retry, cancel, redrive, pause, submit, call
-    admin      also act on the hub: agents, tokens, people, policies, keys, backups
+    admin      also act on the hub: agents, tokens, people, policies, keys, backups; list people and keys
 
 The holder of the hub's admin token is an admin without a row. The hub stores hashes only: of the API token, and of the
 code in a login link, which counts once and not for long. `sessions` is part of every session cookie: when it grows, all
