@@ -75,8 +75,7 @@ async def test_a_broken_connection_loses_and_doubles_nothing(tmp_path: Path, hos
 @pytest.mark.soak
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 async def test_a_broker_that_is_restarted_loses_nothing_that_it_confirmed(tmp_path: Path, end: str) -> None:
-    """Stopped under load, and killed while its queues are quiet. RabbitMQ 3.10.8 does not outlive a kill under load: a
-    queue with commands under way may take no consumer any more, also between two clients of bare aio-pika."""
+    """Stopped under load, and killed while its queues are quiet. Under load: `test_amqp_cluster`."""
     rabbitmq.need_rabbitmq()
     broker = Broker(rabbitmq.private_directory(end))
     try:
@@ -98,8 +97,12 @@ async def test_a_broker_that_is_restarted_loses_nothing_that_it_confirmed(tmp_pa
                     else:
                         await asyncio.to_thread(broker.stop)
                     await asyncio.to_thread(broker.start)
-                    async with asyncio.timeout(2 * PATIENCE):
-                        assert await asyncio.gather(*calls) == list(range(50))
+                    try:
+                        async with asyncio.timeout(2 * PATIENCE):
+                            assert await asyncio.gather(*calls) == list(range(50))
+                    except TimeoutError:
+                        await rabbitmq.skip_if_broken(host)
+                        raise
             finally:
                 serving.cancel()
                 await asyncio.gather(serving, return_exceptions=True)

@@ -8,9 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import aio_pika
 import pytest
-from aio_pika.exceptions import AMQPError
 from tests.support import rabbitmq
 from tests.support.amqp_fleet import QueueFleet
 from tests.support.cluster import Cluster, Node, cluster
@@ -144,25 +142,7 @@ async def test_a_broker_that_is_killed_under_load_loses_nothing_that_it_confirme
                     await fleet.more()
                     await judged(fleet, hub)
                 except AssertionError:
-                    for queue in await asyncio.to_thread(host.queues):
-                        if not await takes_a_consumer(host.url, queue):
-                            pytest.skip(f"this RabbitMQ came back with {queue} broken, for every client (ADR 55)")
+                    await rabbitmq.skip_if_broken(host)
                     raise
     finally:
         await asyncio.to_thread(broker.remove)
-
-
-async def takes_a_consumer(url: str, queue: str) -> bool:
-    """Whether a client that is not ours may consume it."""
-
-    async def ignore(message: object) -> None:
-        """It comes again to the next consumer."""
-
-    try:
-        async with asyncio.timeout(15):
-            async with await aio_pika.connect(url) as connection:
-                channel = await connection.channel()
-                await (await channel.get_queue(queue)).consume(ignore)
-    except (TimeoutError, AMQPError):
-        return False
-    return True

@@ -12,6 +12,7 @@ any more, however they ended (as `tests.support.postgres`).
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -31,7 +32,9 @@ from tempfile import gettempdir
 from typing import Any
 from urllib.parse import quote
 
+import aio_pika
 import pytest
+from aio_pika.exceptions import AMQPError
 
 from tests.support.shared_server import end_after_the_last_user, starting
 
@@ -292,3 +295,26 @@ def _started(directory: Path) -> Broker:
 if __name__ == "__main__":
     keep(Path(sys.argv[1]))
     os._exit(0)
+
+
+async def skip_if_broken(host: Host) -> None:
+    """Skip the test if the broker came back from a kill with a queue that no client may consume (ADR 55)."""
+    for queue in await asyncio.to_thread(host.queues):
+        if not await _takes_a_consumer(host.url, queue):
+            pytest.skip(f"this RabbitMQ came back with {queue} broken, for every client (ADR 55)")
+
+
+async def _takes_a_consumer(url: str, queue: str) -> bool:
+    """Whether a client that is not ours may consume it."""
+
+    async def ignore(message: object) -> None:
+        """It comes again to the next consumer."""
+
+    try:
+        async with asyncio.timeout(15):
+            async with await aio_pika.connect(url) as connection:
+                channel = await connection.channel()
+                await (await channel.get_queue(queue)).consume(ignore)
+    except (TimeoutError, AMQPError):
+        return False
+    return True
