@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -66,11 +67,11 @@ def for_pip() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine() -> Iterator[Engine]:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
         pytest.skip(f"needs root and {', '.join(TOOLS)}: apt-get install {' '.join(missing or TOOLS)}")
-    place = tmp_path_factory.mktemp("image")
+    place = Path(tempfile.mkdtemp(prefix="dragoman-image-"))  # podman takes no longer path than 50 characters
     base = place / "base"
     base.mkdir()
     run(
@@ -91,6 +92,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     finally:
         made.podman("rm", "--force", "--all", "--time", "5")
         made.podman("volume", "rm", "--force", "--all")
+        made.buildah("rmi", "--all", "--force")
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def test_the_image_is_small(engine: Engine) -> None:
