@@ -156,16 +156,20 @@ class _PassedOn:
 
     async def done(self, kind: str, given: dict[str, Any]) -> Any:
         api, task = self._api, self._task
-        counterpart = await self._submitted(kind, given)
+        submitting = asyncio.create_task(self._submitted(kind, given), name=f"submit {task.id} there")
         try:
+            counterpart = await asyncio.shield(submitting)
             async for event in api.events(counterpart, 0):
                 await self._follow(counterpart, event)
             return await api.result(counterpart)
         except asyncio.CancelledError:
             if task.withdrawn:  # else the relay stops, and comes back to it
-                await _unless_over(lambda: api.cancel(counterpart, f"cancelled by the caller of {task.id}"))
+                # The agent there may have begun before the answer to the request was here.
+                known = await submitting
+                await _unless_over(lambda: api.cancel(known, f"cancelled by the caller of {task.id}"))
             raise
         finally:
+            submitting.cancel()
             for question in self._questions:
                 question.cancel()
 
