@@ -64,8 +64,8 @@ def test_both_sides_are_held_to_the_contract(pair: tuple[Speaker, Speaker]) -> N
         for payload, field in (
             ({"rows": canary, "contract_id": contract}, "payload"),
             ({"rows": 1, "extra": canary, "contract_id": contract}, "payload"),
-            ({"rows": 1}, None),
-            ({"rows": 1, "contract_id": "contract-nobody-has"}, None),
+            ({"rows": 1}, "payload.contract_id"),
+            ({"rows": 1, "contract_id": "contract-nobody-has"}, "payload.contract_id"),
         ):
             status, answer = ada.ask(bob, "provision", payload)
             assert (status, code(answer), details(answer).get("field")) == (422, "CONTRACT_VIOLATION", field), answer
