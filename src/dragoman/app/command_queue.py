@@ -4,6 +4,7 @@ may wait for the outcome of a command. How a command gets to its decision is eac
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Any
 
 from dragoman.core.commands import Command
@@ -11,9 +12,9 @@ from dragoman.core.pipelining import Then
 from dragoman.messages.faults import Refused
 
 
-class CommandQueue:
-    def enqueue_then(self, command: Command, then: Then) -> None:
-        raise NotImplementedError
+class CommandQueue(ABC):
+    @abstractmethod
+    def enqueue_then(self, command: Command, then: Then) -> None: ...
 
     async def execute(self, command: Command) -> Any:
         return await self.enqueue(command)

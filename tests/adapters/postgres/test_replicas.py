@@ -16,7 +16,7 @@ from dragoman.messages.faults import Refused
 from dragoman.stores.files import MIB, Room
 from dragoman.stores.postgres import lease
 from dragoman.stores.postgres.files import Blocks, PostgresFiles
-from dragoman.stores.postgres.lease import LeaseTable
+from dragoman.stores.postgres.lease import Lease, LeaseTable
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.store import PostgresStore
 from tests.adapters.records import event, task
@@ -141,21 +141,27 @@ async def test_a_unit_that_only_the_old_primary_had_is_written_to_the_promoted_o
     assert await pair.found() == {"first", "second", "t", "u"}
 
 
-async def test_a_new_epoch_is_believed_only_when_the_replica_has_it(pair: Pair) -> None:
-    """A leader that read before its epoch was replicated could read what a failover then loses."""
+async def take_beside_a_frozen_standby(pair: Pair) -> tuple[LeaseTable, int, asyncio.Task[Lease | None]]:
+    """The lease, its epoch, and the taking of the next one, which waits for the standby."""
     assert pair.store.term is not None
     table = LeaseTable(pair.primary.url(), pair.realm, seconds=PATIENCE)
     await table.release(pair.store.term.epoch)
     seen = await table.read()
     pair.standby.freeze()
     taking = asyncio.create_task(table.take(seen.epoch, holder="b", url="", ttl=60.0, stream_broke=True))
+    return table, seen.epoch, taking
+
+
+async def test_a_new_epoch_is_believed_only_when_the_replica_has_it(pair: Pair) -> None:
+    """A leader that read before its epoch was replicated could read what a failover then loses."""
+    table, epoch, taking = await take_beside_a_frozen_standby(pair)
     done, _ = await asyncio.wait([taking], timeout=A_WHILE)
     assert not done
     pair.standby.thaw()
     async with asyncio.timeout(PATIENCE):
         taken = await taking
     assert taken is not None
-    assert taken.epoch == seen.epoch + 1
+    assert taken.epoch == epoch + 1
     await table.close()
 
 
@@ -169,12 +175,7 @@ async def give_up_waiting(server: Server, query: str) -> None:
 
 async def test_an_epoch_whose_wait_for_the_replica_was_cancelled_is_not_believed(pair: Pair) -> None:
     """What a leader read after it could be lost, and with it what the leader answers from that."""
-    assert pair.store.term is not None
-    table = LeaseTable(pair.primary.url(), pair.realm, seconds=PATIENCE)
-    await table.release(pair.store.term.epoch)
-    seen = await table.read()
-    pair.standby.freeze()
-    taking = asyncio.create_task(table.take(seen.epoch, holder="b", url="", ttl=60.0, stream_broke=True))
+    table, _, taking = await take_beside_a_frozen_standby(pair)
     await give_up_waiting(pair.primary, "%UPDATE lease SET epoch")
     with pytest.raises(StoreFailed, match="replica"):
         await taking
